@@ -76,6 +76,7 @@ from ._precision import (
     said,
     version,
 )
+from ._sixteen import ENVIRONMENTS
 from ._sizes import have_one_size, uses, varying
 from ._trainers import (
     LOADING,
@@ -136,7 +137,7 @@ PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 class Plan:
     """The statement behind (or before) which the model is compiled, its name there, and a test of whether on a GPU.
 
-    ``dynamic``: for all sizes at once. ``by_name``: its ``forward`` is called by name, and compiled by itself.
+    ``dynamic``: for all sizes at once. ``methods``: those that are called by name, and compiled by themselves.
     """
 
     place: Site
@@ -144,7 +145,7 @@ class Plan:
     test: str
     before: bool
     dynamic: bool = False
-    by_name: bool = False
+    methods: tuple[str, ...] = ()
 
 
 @codemod.find
@@ -201,7 +202,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         place = plan.site if isinstance(plan, TurnedOn) else model.site
         seen = (*seen, *(() if isinstance(plan, TurnedOn) else of_device(compiling.place, plan.place)))
         worths = [worth_of_work(program, (model,), batch_of(program, step), step.loaders) for step in steps]
-        plain = differ is None and model.wrapped != COPYING
+        plain = differ is None and model.wrapped != COPYING and not compiling.methods
         works = any(is_wide(model, batch_of(program, step)) for step in steps)
         earned = works and longest is not None and longest >= ENOUGH
         assumes = (
@@ -224,7 +225,7 @@ def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
     test = test if compiling.after is not None or test == "True" else None
     test = test or f"next({compiling.text}.parameters()).is_cuda"
     test = COUNTED if model.wrapped == COPYING else test
-    return Plan(place, compiling.text, test, compiling.after is None, dynamic)
+    return Plan(place, compiling.text, test, compiling.after is None, dynamic, compiling.methods)
 
 
 def over_soon(steps: int | None) -> str | None:
@@ -278,9 +279,9 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 *(() if one_size else (FEW_SIZES,)),
                 LONG_ENOUGH,
             )
-            by_name = model.compiling is not None and model.compiling.by_name
+            methods = model.compiling.methods if model.compiling is not None else ()
             message += DYNAMIC if differ else ""
-            plan = Plan(starts, text, ASKED, not training.inside, differ, by_name)
+            plan = Plan(starts, text, ASKED, not training.inside, differ, methods)
             worth = Worth.SMALL if few else worth_of_work(program, (model,), None, loaders)
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 
@@ -422,6 +423,8 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
     compiling, reason = model.compiling, why_not_as_it_is(program, model)
     if compiling is None or reason is not None:
         return reason
+    if compiling.methods and program.libraries & ENVIRONMENTS:
+        return "the model also acts in an environment, by the same methods, on a state at a time"
     if model.wrapped not in (None, PARALLEL, COPYING):
         return f"it is wrapped in {(model.wrapped or '').rpartition('.')[2]}, which the compiler does not go with"
     itself = compiling.off.state != "absent"  # the script compiles it, in its own way
@@ -449,13 +452,12 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         return
     assert isinstance(plan, Plan)
     dynamic = "dynamic=True" if plan.dynamic else ""
-    lines = [f"{plan.text}.compile({dynamic})"]
-    if plan.by_name:
-        forward = f"{plan.text}.forward"
-        given = ", ".join(filter(None, (forward, dynamic)))
-        lines = [f"{forward} = {edit.name('torch.compile', plan.place)}({given})"]
+    lines = [] if plan.methods else [f"{plan.text}.compile({dynamic})"]
+    for own in (f"{plan.text}.{each}" for each in plan.methods):
+        given = ", ".join(filter(None, (own, dynamic)))
+        lines += [f"{own} = {edit.name('torch.compile', plan.place)}({given})"]
     if plan.test != "True":
-        lines = [f"if {filled(plan.test, edit, plan.place)}:", f"    {lines[0]}"]
+        lines = [f"if {filled(plan.test, edit, plan.place)}:", *(f"    {each}" for each in lines)]
     if plan.before:
         edit.before(plan.place, *lines)
     else:

@@ -54,7 +54,7 @@ from turbofix.program.evidence import of_device, of_loop
 from turbofix.program.model import Creation, Evaluation, Guard, Listed, MovedAgain, Placement, Step, TrainingProgram
 
 from ._copies import goes_to_gpu
-from ._listed import named
+from ._listed import write
 from ._loaders import ONCE, is_once
 from ._precision import filled
 
@@ -113,7 +113,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     worth=Worth.SMALL if seldom or made.switch.off or isinstance(loop, Evaluation) else None,
                 )
     for each in program.listed:
-        if each.on_device and (program.device.reaches_cuda or program.names_cuda):
+        if each.codemod == codemod.name and (program.device.reaches_cuda or program.names_cuda):
             assumes = (ON_GPU,) * (each.unplaced or not program.device.reaches_cuda)
             seen = (Evidence("made in Python", each.site),)
             yield codemod.finding(each.site, each.message, plan=each, evidence=seen, assumes=assumes)
@@ -143,7 +143,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Tell the call the device, and take the copy away."""
     plan = finding.plan
     if isinstance(plan, Listed):
-        edit.replace(plan.site, named(plan, edit))
+        write(plan, edit)
         return
     if isinstance(plan, MovedAgain):
         edit.before(plan.statement, f"{plan.name} = {plan.name}.{plan.told}")

@@ -19,8 +19,9 @@ Use instead
         torch._foreach_add_(averages, weights, alpha=1 - 0.999)
 
     ``lerp_`` (and ``kept.sub_((1 - d) * (kept - p))``), ``copy_``, ``clamp_`` and ``mul_`` (of gradients, too) have a
-    call of their own. Where it gives the weights other memory (``kept.data = ...``, ``state[name] = ...``), it still
-    does: somebody may hold the old ones. What the loop runs over stays as it is written, so the order is the same.
+    call of their own; norms that are taken in a list have ``torch._foreach_norm``. Where it gives the weights other
+    memory (``kept.data = ...``, ``state[name] = ...``), it still does: somebody may hold the old ones. What the loop
+    runs over stays as it is written, so the order is the same.
 
 When refused
     Nothing is said of loops outside of training steps. It is refused
@@ -48,10 +49,11 @@ from turbofix.assumptions import ON_GPU, READ_WHOLE, RECENT_TORCH, SAME_FORMULA
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
-from turbofix.program.model import Averaging, TrainingProgram
+from turbofix.program.model import Averaging, Listed, TrainingProgram
 
 from ._copies import goes_to_gpu
 from ._frameworks import LEFT
+from ._listed import made_at_once, write
 from ._precision import version
 
 codemod = Codemod(
@@ -72,6 +74,7 @@ LONG = 85
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loops over parameters in a training step on a GPU."""
+    yield from made_at_once(codemod, program)
     if program.framework not in LEFT or program.hands_over:
         return
     goes = goes_to_gpu(program, program.device)
@@ -105,6 +108,9 @@ def kind_of(averaging: Averaging) -> str:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Put the tensors into two lists, and call what takes lists."""
     plan = finding.plan
+    if isinstance(plan, Listed):
+        write(plan, edit)
+        return
     assert isinstance(plan, Averaging)
     at = plan.loop
     if plan.renewed:

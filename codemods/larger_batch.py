@@ -273,7 +273,7 @@ def grown(  # noqa: PLR0913
     reason = why_not_written(replace(batch, edit_at=values[0][0] if values else None)) or tried_in_turn(program, values)
     if any(map(is_detector, models_of(program, steps))):
         reason = "a detector takes large pictures, of which few fit into memory: try a batch twice as large"
-    elif any(act.guard.kind in ("every_n", "condition") for step in steps for act in step.updates):
+    elif any(map(skips_updates, steps)):
         reason = "the optimizer does not step after every batch: let the gradients of fewer batches add up as well"
     elif reason is None and program.distributed:
         reason = "several processes share the batches, and how they do is yours to say"
@@ -310,6 +310,13 @@ def looks_at_one(program: TrainingProgram, loader: Loader) -> str | None:
             if re.search(rf"{ONE_SAMPLE}|\b({names}){field}\[0\]", ast.unparse(node)):
                 return f"the loop on line {loop.line} takes one sample for the whole batch"
     return None
+
+
+def skips_updates(step: Step) -> bool:
+    """Whether an update stands under a test under which no backward pass stands."""
+    tested = {test for act in step.backwards for test in act.guard.tests}
+    seldom = (act for act in step.updates if act.guard.kind in ("every_n", "condition"))
+    return not all(tested.issuperset(act.guard.tests) for act in seldom)
 
 
 def written(argument: Argument) -> tuple[tuple[object, Site], ...]:

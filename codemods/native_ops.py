@@ -24,9 +24,8 @@ Use instead
     A layer norm that divides by the deviation of n - 1, or adds ``eps`` to the deviation, gets a factor or ``eps **
     2``. They differ in the last digits, and more only where a row hardly varies.
 
-    Lists that Python makes of tensors one by one are made at once: windows (``torch.stack([data[i : i + n] for i in
-    starts])``), norms of parameters or gradients (``torch._foreach_norm``), equal numbers (``torch.full``). What a mask
-    selects, on both sides of an assignment or for a cross-entropy, makes the host wait: ``torch.where`` does not.
+    What a mask selects, on both sides of an assignment or for a cross-entropy, makes the host wait, and ``torch.where``
+    does not.
 
 When refused
     Nothing is said of formulas that are used piece by piece, of norms over another dimension than the last, and where
@@ -52,7 +51,7 @@ from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.model import Formula, Listed, TrainingProgram
 
-from ._listed import named
+from ._listed import made_at_once, write
 from ._precision import version
 
 codemod = Codemod(
@@ -80,13 +79,7 @@ NAMES = {
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Formulas that torch has a kernel for, and lists that it makes at once."""
-    for each in program.listed:
-        if each.on_device:
-            continue  # for device-tensors
-        made = (Evidence("selected by a mask" if each.more else "made in Python", each.site),)
-        yield codemod.finding(
-            each.site, each.message, plan=each, evidence=made, assumes=(SAME_FORMULA,), worth=Worth.SOME
-        )
+    yield from made_at_once(codemod, program)
     compiled = program.models and all(model.compiled is not None for model in program.models)
     for formula in program.formulas:
         if compiled and formula.target is None:
@@ -123,8 +116,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Replace the expression by a call, and take out what led to it."""
     formula = finding.plan
     if isinstance(formula, Listed):
-        for site, text in ((formula.site, named(formula, edit)), *formula.more):
-            edit.replace(site, text)
+        write(formula, edit)
         return
     assert isinstance(formula, Formula)
     norm = formula.eps is not None

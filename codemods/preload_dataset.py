@@ -21,7 +21,8 @@ Use instead
     most, else on the host. Data of more than two gigabytes, and items that are no tensors, are left to the loader as it
     was. The copies in the loop find their tensors on the device and do nothing. A loop that reads its batches on the
     host gets them there. Batches that are cut by hand (``x[i : i + 64].to(device)``) are cut out of data that were
-    moved before the loop, where they have room.
+    moved before the loop, where they have room. Windows that are stacked one by one (``torch.stack([data[i : i + n] for
+    i in starts])``) become one indexing of the data.
 
 When refused
     It speaks of data in memory that are read in several epochs: a ``TensorDataset``, torchvision's small sets, a class
@@ -41,14 +42,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import SAME_ITEMS
+from turbofix.assumptions import SAME_FORMULA, SAME_ITEMS
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import CutByHand, Loader, Preload, TrainingProgram
+from turbofix.program.model import CutByHand, Listed, Loader, Preload, TrainingProgram
 from turbofix.program.preloading import HEAVY
 
+from ._listed import made_at_once, write
 from ._loaders import ONE_PASS, called, is_in_the_way, trains_again
 from ._once import put_moved, take_whole
 
@@ -57,7 +59,7 @@ codemod = Codemod(
     group="data",
     risk=Risk.EXACT,
     known_as=("data on the GPU", "TensorDataset"),
-    assumes=(SAME_ITEMS,),
+    assumes=(SAME_ITEMS, SAME_FORMULA),
     worth=Worth.HIGH,
 )
 
@@ -65,6 +67,7 @@ codemod = Codemod(
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
+    yield from made_at_once(codemod, program)
     if program.moved_once is not None:
         yield codemod.in_place(program.moved_once, "the data are brought to the GPU once, before the training")
     again = {each.site for each in program.moved_again}
@@ -126,6 +129,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     plan = finding.plan
     if isinstance(plan, CutByHand):
         move_whole(plan, edit)
+        return
+    if isinstance(plan, Listed):
+        write(plan, edit)
         return
     assert isinstance(plan, Preload)
     take_whole(plan, edit)

@@ -10,6 +10,7 @@ from turbofix.program import calls, config_files, imports, libraries, methods
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.tensors import ANY_DTYPE, detached, part_of, tensors_in, with_roles
 from turbofix.program.values import (
+    CUT,
     NONE,
     NUMBER,
     UNKNOWN,
@@ -478,9 +479,11 @@ def _is_old_read(node: ast.AST) -> bool:
 
 def _mapping_item(value: Mapping, key: Value | None) -> Value:
     if type(key) is Option and type(key.default) is Const:
-        if key.how == config_files.HOW and is_hashable(key.default.value) and key.default.value in value.entries:
-            return value.entries[key.default.value].value  # the file names it
-        return join_all(entry.value for entry in value.entries.values()) or value.element or UNKNOWN
+        every = join_all(entry.value for entry in value.entries.values())
+        told = key.how == config_files.HOW or CUT in members(every)  # the file names it; or too many to follow them all
+        if told and is_hashable(key.default.value) and key.default.value in value.entries:
+            return value.entries[key.default.value].value
+        return every or value.element or UNKNOWN
     if type(key) is Const and is_hashable(key.value):
         entry = value.entries.get(key.value)
         if entry is not None:

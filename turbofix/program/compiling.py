@@ -18,12 +18,12 @@ from turbofix.program.events import Control, Event
 from turbofix.program.facts import Frame
 from turbofix.program.model import ABSENT, Compiling, Hazard, Model, Step
 from turbofix.program.names import body_of, dotted, stored, targets_of, walk_here
-from turbofix.program.objects import called_through, models_in, outermost
+from turbofix.program.objects import called_through, methods_around, models_in, outermost
 from turbofix.program.script import is_guard
 from turbofix.program.shapes import hazards_in
 from turbofix.program.sites import LOOPS
 from turbofix.program.switches import switch_of
-from turbofix.program.values import Instance, Made, Tensor, Value, members
+from turbofix.program.values import Bound, Instance, Made, Tensor, Value, members
 from turbofix.records import dataclass
 
 _READING = frozenset(("sync", "show", "grad_read", "autograd_grad", "backward", "save", "load", "destroy", "set"))
@@ -37,6 +37,8 @@ _UNTRACED = (
     *("torch.distributed.", "torch.random.", "torch.manual_seed", "torch.stft", "torch.istft", "torch.complex"),
     *("torch.view_as_complex", "torch.sparse", "torch.save", "torch.load", "torch.nn.init.", "torch.tensor"),
 )
+
+_OTHERWISE = "the model is called by another method than as `model(x)`"
 
 _CONTEXTS = ("torch.no_grad", "torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
 
@@ -69,8 +71,17 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
         found = _compiling(analysis, set_up, model, *passes(model.site))
         own = [switch for event, switch in told if _is_of(analysis, event.receiver, model)]
         off = own[0] if own and all(each.off for each in own) else ABSENT
+        compiled = model.compiled
+        if found.barred is not None and found.barred.why == _OTHERWISE:
+            named = analysis.once("methods of models", lambda: _methods(analysis, steps))
+            bound = [(event, each) for event, _ in told for each in members(event.receiver) if isinstance(each, Bound)]
+            done = {each.function.name: event for event, each in bound if _is_of(analysis, each.receiver, model)}
+            methods = named.get(model.site, ())
+            if methods:
+                found = replace(found, barred=_copied(analysis, model), methods=methods)
+                compiled = analysis.facts.site(done[methods[0]]) if done.keys() >= {*methods} else compiled
         compiling = replace(found, hazard=found.hazard or hooked, foreign=foreign, off=off)
-        return replace(model, compiling=compiling, compiled=None if off.off else model.compiled)
+        return replace(model, compiling=compiling, compiled=None if off.off else compiled)
 
     return tuple(with_own(each) if each.site in called else each for each in models)
 
@@ -139,8 +150,7 @@ def _compiling(
             "`model.compile()` compiles nothing where the model is one of torch.nn's own classes", model.site
         )
     elif all(_calls_method(event) or called_through(analysis, event, None) is not None for event in forwards):
-        other = "the model is called by another method than as `model(x)`"
-        barred = Hazard(other, analysis.facts.site(forwards[0]) if forwards else model.site)
+        barred = Hazard(_OTHERWISE, analysis.facts.site(forwards[0]) if forwards else model.site)
     last = _last_of_set_up(analysis, set_up.all_of(values))
     if last is None:
         return _before_training(analysis, Compiling(hazard=hazard, barred=barred), model, forwards)
@@ -216,6 +226,34 @@ def _calls_method(event: Event) -> bool:
     """Whether a forward pass is a method (``vae.encode(x)``, ``model.forward(x)``), not a call of the model."""
     func = event.node.func if isinstance(event.node, ast.Call) else None
     return isinstance(func, ast.Attribute) and func.attr in (event.name, "forward")
+
+
+def _methods(analysis: Analysis, steps: tuple[Step, ...]) -> dict[Site | None, tuple[str, ...]]:
+    """The methods by which alone steps call models, where none of them goes backward as well."""
+    facts, training, found = analysis.facts, {step.loop.site for step in steps}, dict[Site | None, set[str]]()
+    for event in (*outermost(analysis, facts.of("forward")), *facts.of("backward", "step")):
+        loops = (each.node for each in facts.loops(event) if facts.places.site(each.node, each.module) in training)
+        loop = next(loops, None)
+        if loop is None or any(level.kind == "no_grad" for level in event.control.upwards()):
+            continue
+        forward = event.kind == "forward"
+        called = [*methods_around(analysis, event, loop)][:1]
+        for model, name in called:
+            found.setdefault(facts.origin_site(model.origin), set()).add(name if forward else "")
+        for value in models_in(event.receiver) if forward and not called else ():
+            name = event.node.func.attr if _calls_method(event) else ""  # type: ignore[attr-defined]
+            found.setdefault(facts.origin_site(value.origin), set()).add(name)
+    return {site: tuple(sorted(names)) for site, names in found.items() if "" not in names}
+
+
+def _copied(analysis: Analysis, model: Model) -> Hazard | None:
+    """Where the model is copied or saved as a whole: a method that was compiled by itself belongs to the first one."""
+    facts = analysis.facts
+    for event in facts.of("call", "save"):
+        copies = event.kind == "call" and event.name == "copy.deepcopy"
+        if (copies or event.kind == "save") and _is_of(analysis, event.result if copies else event.receiver, model):
+            return Hazard("the model is copied or saved whole, with the method that is called", facts.site(event))
+    return None
 
 
 def _has_own_forward(value: Value) -> bool:

@@ -148,7 +148,7 @@ def _started(analysis: Analysis, training: Training, event: Event | None, module
         if _has_own_layers(module):
             for model in models_given(analysis, [module]):
                 alone = Hazard(_ONE_BY_ONE, model.site) if id(module) not in run else None
-                compiling = Compiling(barred=alone, by_name=not run.get(id(module), True))
+                compiling = Compiling(barred=alone, methods=() if run.get(id(module), True) else ("forward",))
                 parts[name, model.site] = replace(model, compiling=compiling), ends[0]
             continue
         set_up = [node for init in _inits(module) for node in walk(init.node) if isinstance(node, ASSIGNING)]
@@ -159,9 +159,9 @@ def _started(analysis: Analysis, training: Training, event: Event | None, module
                 for each in members(value):
                     if isinstance(each, Opaque) and "(tensor)" in each.uses and "(tensors)" not in each.uses:
                         each.uses.add("parameters")  # its optimizer takes those of the whole module
-                by_name = any(run.get(id(each)) is False for each in members(value))
+                by_name = ("forward",) if any(run.get(id(each)) is False for each in members(value)) else ()
                 for model in models_given(analysis, [value]):
-                    compiling = Compiling(by_name=by_name)
+                    compiling = Compiling(methods=by_name)
                     parts[f"{name}.{attribute}", model.site] = replace(model, compiling=compiling), ends[0]
     return replace(training, inside=inside, parts=tuple((name, *part) for (name, _), part in parts.items()))
 

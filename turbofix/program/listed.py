@@ -1,4 +1,4 @@
-"""What Python makes number by number, and one call of torch at once: windows, norms, equal numbers, indices."""
+"""What Python makes number by number, and one call of torch at once: windows, norms, indices."""
 
 from __future__ import annotations
 
@@ -31,14 +31,10 @@ def listed(analysis: Analysis) -> tuple[Listed, ...]:
         for call in every(ast.Call, module.tree) if "torch" in module.text else ():
             inner = call.args[0] if call.args else None
             name = meaning(call.func, module.tree)
-            if not isinstance(inner, ast.ListComp):
+            if not isinstance(inner, ast.ListComp) or name != "torch.stack":
                 continue
-            made = None
-            if name == "torch.stack":
-                alone = len(call.args) == 1 and not call.keywords
-                made = (_windows(analysis, call, inner, module) if alone else None) or _norms(analysis, inner, module)
-            elif name == "torch.tensor" and len(call.args) == 1:
-                made = _equal(analysis, call, inner, module)
+            alone = len(call.args) == 1 and not call.keywords
+            made = (_windows(analysis, call, inner, module) if alone else None) or _norms(analysis, inner, module)
             if made is not None:
                 found.append(made)
     return tuple(sorted((*found, *_indexed(analysis), *_masked(analysis)), key=lambda each: each.site))
@@ -60,7 +56,7 @@ def _indexed(analysis: Analysis) -> Iterator[Listed]:
                     continue
                 message = f"the numbers of a range are made on the host and copied, to index `{text}`"
                 told = f"{{torch.arange}}({numbers}, device={text}.device)"
-                yield Listed(places.site(call, module), message, told, unplaced="unknown" in device, on_device=True)
+                yield Listed(places.site(call, module), message, told, "unknown" in device, "device-tensors")
 
 
 def _devices(analysis: Analysis, node: ast.expr, module: ModuleFile, *, surely: bool = True) -> set[str]:
@@ -215,7 +211,7 @@ def _windows(analysis: Analysis, call: ast.Call, inner: ast.ListComp, module: Mo
         rows = f"{starts}[:, None] + {{torch.arange}}({_sum(begin)}, {_sum(begin + length)})"
     message = f"windows of `{dotted(cut.value)}` are cut one by one in Python, and stacked"
     told = _with(analysis, module, inner.elt, {cut.slice: f"({rows}).numpy()" if numpy else rows})
-    return Listed(analysis.facts.places.site(call, module), message, told)
+    return Listed(analysis.facts.places.site(call, module), message, told, codemod="preload-dataset")
 
 
 def _with(analysis: Analysis, module: ModuleFile, taken: ast.AST, parts: dict[ast.AST, str]) -> str:
@@ -280,20 +276,5 @@ def _norms(analysis: Analysis, inner: ast.ListComp, module: ModuleFile) -> Liste
         taken = f"{{torch._foreach_norm}}({tensors}, {power})"
         if call is not inner.elt:
             taken = f"[{_with(analysis, module, inner.elt, {call: 'norm'})} for norm in {taken}]"
-        return Listed(analysis.facts.places.site(inner, module), message, taken)
+        return Listed(analysis.facts.places.site(inner, module), message, taken, codemod="foreach-ema")
     return None
-
-
-def _equal(analysis: Analysis, call: ast.Call, inner: ast.ListComp, module: ModuleFile) -> Listed | None:
-    """``torch.tensor([0 for _ in range(n)])``."""
-    (round_, *more) = inner.generators
-    over, number = round_.iter, inner.elt
-    counted = isinstance(over, ast.Call) and dotted(over.func) == "range" and len(over.args) == 1
-    plain = isinstance(number, ast.Constant) and type(number.value) in (int, float)
-    if more or round_.ifs or not counted or not plain:
-        return None
-    assert isinstance(over, ast.Call)
-    message = "a list of equal numbers is made in Python, to be copied into a tensor"
-    size = f"({_text(analysis, over.args[0], module)},), {_text(analysis, number, module)}"
-    told = _with(analysis, module, call, {call.func: "{torch.full}", inner: size})
-    return Listed(analysis.facts.places.site(call, module), message, told)

@@ -1164,7 +1164,7 @@ class Compiling:
     method: str = ""  # of that call: "to", "cuda"
     off: Argument = ABSENT  # the switch under which the script compiles it, where that is off
     barred: Hazard | None = None  # why compiling would do nothing
-    by_name: bool = False  # the steps call its `forward` by name, past what `compile()` changes
+    methods: tuple[str, ...] = ()  # what the steps call of it by name, past what `compile()` changes
     before: Site | None = None  # where there is no ``after``: the outermost loop of the training, where it has ``text``
 
 
@@ -1578,14 +1578,14 @@ class Kept:
 @dataclass(frozen=True)
 class Listed:
     """A list that Python makes of tensors or numbers one by one, and what does it at once: a source, with names of
-    torch in braces. ``on_device``: it is made for a tensor of a GPU, or of an unknown place (``unplaced``). ``more``:
-    what else is replaced by what."""
+    torch in braces. ``codemod`` speaks of it; ``unplaced``: made for a tensor that may lie on the host. ``more``: what
+    else is replaced by what."""
 
     site: Site
     message: str
     text: str
     unplaced: bool = False
-    on_device: bool = False
+    codemod: str = "native-ops"
     more: tuple[tuple[Site, str], ...] = ()
 
 

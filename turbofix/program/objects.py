@@ -117,6 +117,11 @@ def model_choices(analysis: Analysis, events: list[Event], loop: ast.AST) -> lis
 
 def called_through(analysis: Analysis, event: Event, loop: ast.AST | None) -> Instance | None:
     """The model whose own method (``model.decode(z)``) makes a forward call; None where it is called as such."""
+    return next((model for model, _ in methods_around(analysis, event, loop)), None)
+
+
+def methods_around(analysis: Analysis, event: Event, loop: ast.AST | None) -> Iterator[tuple[Instance, str]]:
+    """The models whose own methods make a forward call, from the outermost, with the methods' names."""
     frames = analysis.facts.frames(event)
     inner = len(analysis.facts.frames_within(event, loop)) if loop is not None else len(frames)
     for index in range(len(frames) - inner + 1, len(frames)):
@@ -126,8 +131,7 @@ def called_through(analysis: Analysis, event: Event, loop: ast.AST | None) -> In
         if isinstance(frame.call.func, ast.Attribute):
             for member in members(analysis.facts.evaluate(frame.call.func.value, frames[:index])):
                 if isinstance(member, Instance) and is_module_class(member):
-                    return member
-    return None
+                    yield member, frame.call.func.attr
 
 
 def outermost(analysis: Analysis, forwards: list[Event]) -> list[Event]:
