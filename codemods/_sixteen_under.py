@@ -80,23 +80,13 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         given = training.argument("bf16")
         if reason is None and by_deepspeed(training):
             reason = "DeepSpeed's configuration must say the same as the settings: give it `bf16` there and here"
-        if reason is not None:
-            yield codemod.refuse(training.site, message, reason, evidence=seen)
-            continue
         plain = training.precision == "float32" and not training.overrides & STEPPING and program.complete
         plain = plain and given.state == "absent"
         # a file cannot ask whether there is a GPU, without which transformers raises
         in_a_file = (ON_GPU,) if training.site in program.told_by else ()
         plan = Switch("bf16", CAPABLE, given.edit_at, () if in_a_file else beside(training))
         assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *in_a_file, *rests_on_defaults(plan))
-        yield codemod.finding(
-            training.site,
-            message,
-            plan=plan,
-            evidence=seen,
-            assumes=assumes,
-            worth=Worth.HIGH,
-        )
+        yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=Worth.HIGH)
 
 
 def why_not_under(program: TrainingProgram, training: Training) -> str | None:
@@ -140,9 +130,6 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
         if training.precision == "other" or worth is None:
             continue
         reason = why_not_under_lightning(program, training, narrow)
-        if reason is not None:
-            yield codemod.refuse(training.site, message, reason, evidence=seen)
-            continue
         is_cuda = training.argument("accelerator").values == ("cuda",)
         first = training.module is not None and training.module.old is not None
         plain = first or number  # Lightning 1 knows no other names
@@ -158,7 +145,7 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
             *((OPTION_DEFAULT,) if training.parsed or given.state == "option" else ()),
         )
         plan = Switch("precision", value, given.edit_at, (), kept)
-        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+        yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def worth_under_lightning(program: TrainingProgram, training: Training) -> Worth | None:
@@ -248,9 +235,6 @@ def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Fin
         message += f" (the option is read on {given.reads[0].line_from(site.path)}, too)" if given.reads else ""
         seen = (of_value("mixed_precision", given, owner.site), *of_forward(steps[0]))
         reason = why_not_under_accelerate(program, owner, steps)
-        if reason is not None:
-            yield codemod.refuse(site, message, reason, evidence=seen)
-            continue
         launched = given.state == "absent" or given.values == (None,)
         at = None if given.state == "absent" else site
         kept = tuple(dict.fromkeys(each for step in steps for each in islands(program, calls_in_models(step))))
@@ -261,7 +245,7 @@ def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Fin
             *(() if plain and not kept else (LEARNS_IN_16_BITS,)),
         )
         worth = min(each for each in (worth_of(program, step) for step in steps) if each is not None)
-        yield codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+        yield codemod.offer(site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def why_not_under_accelerate(program: TrainingProgram, owner: Owner, steps: list[Step]) -> str | None:

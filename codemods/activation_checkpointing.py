@@ -101,10 +101,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         reason = each.why_not or why_not(program, training, SWITCH)
         if reason is None and not is_off(training.argument("fsdp")):
             reason = "FSDP has a switch of its own for it (`fsdp_config`)"
-        if reason is not None:
-            yield codemod.refuse(training.site, message, reason, evidence=each.evidence)
-        else:
-            yield codemod.finding(training.site, message, plan=Switch(SWITCH, "True"), evidence=each.evidence)
+        yield codemod.offer(training.site, message, reason, plan=Switch(SWITCH, "True"), evidence=each.evidence)
 
 
 @codemod.rewrite

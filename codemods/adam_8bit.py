@@ -210,12 +210,9 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         message = told("AdamW", model)
         seen = evidence(training, "optim")
         reason = why_not_under_trainer(program, training)
-        if reason is not None:
-            yield codemod.refuse(place, message, reason, evidence=seen)
-            continue
         other = f'"{optim.values[0]}"' if optim.values else f"{{{training.qualname}}}.optim"
         plan = Switch("optim", f'"{SETTING}" if {IS_THERE} else {other}', place if optim.values else None)
-        yield codemod.finding(place, message, plan=plan, evidence=seen, for_speed=False)
+        yield codemod.offer(place, message, reason, plan=plan, evidence=seen, for_speed=False)
 
 
 def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:

@@ -60,7 +60,6 @@ from turbofix.program.model import (
     Evaluation,
     Framework,
     Output,
-    Placement,
     Region,
     Scaler,
     Step,
@@ -404,23 +403,15 @@ def apart(region: Region, test: str, why: str) -> Wrap:
 def test_in(program: TrainingProgram, loop: Step | Evaluation, region: Region) -> str:
     """The source of a test, valid at a region of a loop, of whether it runs on a GPU.
 
-    The device of the forward pass says so, or the test under which the model was moved, where that asks torch itself
-    or stands at the top level of the script as the region does. Else it is whether there is one: on tensors of a CPU
-    the region has no effect.
+    The device of the forward pass says so, or the test under which the model was moved, where that asks torch itself.
+    Else it is whether there is one: on tensors of a CPU the region has no effect.
     """
     test: str | None = cuda_test(loop.device)
     moves = [model.device for site in loop.models if (model := program.model(site)) is not None]
     for move in moves if test is None else ():
-        if move.test is not None and (asks_torch(move, region.first.path) or at_top_level(move, region)):
+        if move.test is not None and asks_torch(move, region.first.path):
             return move.test
     return test if test is not None else THERE
-
-
-def at_top_level(place: Placement, region: Region) -> bool:
-    """Whether a placement's test heads an ``if`` at the top level of the file, where the region stands too."""
-    return region.function is None and any(
-        test.path == region.first.path and test.column == len("if ") for test in place.tests
-    )
 
 
 def refuse_step(program: TrainingProgram, step: Step, half: str) -> tuple[Called, ...]:

@@ -165,9 +165,6 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         read = [each.site for each in program.loaders if each.fed != "no" and each.role in ("training", "evaluation")]
         seen = tuple(map(of_convolutions, convolving))
         reason = why_not_under_lightning(program, training)
-        if reason is not None:
-            yield codemod.refuse(training.site, message, reason, evidence=seen)
-            continue
         resized = training.module.resized if training.module is not None else None
         known = program.complete and len(program.trainings) == 1 and training.module is not None
         known = known and have_one_size(program, read, resized)
@@ -180,7 +177,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         )
         worth = Worth.SMALL if thin else Worth.SOME
         plan = Switch("benchmark", "True")
-        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+        yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:

@@ -89,12 +89,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         why, since = each.why_not, SINCE["copied" if what == "averaged" and each.scale is None else what]
         if program.target.torch < since:
             why = f"the project serves torch {version(program.target.torch)}; torch does so since {version(since)}"
-        if why is not None:
-            yield codemod.refuse(each.loop, message, why, evidence=seen)
-        else:
-            yield codemod.finding(
-                each.loop, message, plan=each, evidence=seen, assumes=(*goes, *(SAME_FORMULA,) * each.unsure)
-            )
+        yield codemod.offer(
+            each.loop, message, why, plan=each, evidence=seen, assumes=(*goes, *(SAME_FORMULA,) * each.unsure)
+        )
 
 
 def kind_of(averaging: Averaging) -> str:

@@ -133,10 +133,7 @@ def under_trainer(program: TrainingProgram, switch: str) -> Iterator[Finding | R
         reason = why_not_setting(program, training, switch, wish.text)
         if reason is None and (by_deepspeed(training) or is_sharded(training)):
             reason = "another engine may take part, with a number of its own"
-        if reason is not None:
-            yield codemod.refuse(training.site, message, reason, evidence=seen)
-        else:
-            yield codemod.finding(training.site, message, plan=Switch(switch, wish.text), evidence=seen)
+        yield codemod.offer(training.site, message, reason, plan=Switch(switch, wish.text), evidence=seen)
 
 
 def why_not(program: TrainingProgram, step: Step) -> str | None:

@@ -136,10 +136,7 @@ def first_batches(program: TrainingProgram) -> Iterator[Finding | Refusal]:
             message = f"{name} is started anew in every training step for one batch, its workers too"
             message += "" if reason else "; one iterator that goes on draws no sample twice in a pass"
             seen = (of_loop(step), Evidence("asked here", asked.site), Evidence("built", loader.site))
-            if reason is not None:
-                yield codemod.refuse(asked.site, message, reason, risk=Risk.RECIPE, evidence=seen)
-            else:
-                yield codemod.finding(asked.site, message, plan=asked, risk=Risk.RECIPE, evidence=seen)
+            yield codemod.offer(asked.site, message, reason, plan=asked, risk=Risk.RECIPE, evidence=seen)
 
 
 @codemod.rewrite

@@ -492,12 +492,9 @@ def kept_by_trainer(
     elsewhere = training.site not in program.told_by if workers.site is None else kept_if(workers.text or "f()") is None
     if reason is None and elsewhere:
         reason = f"the number comes from elsewhere than the call: add {TRAINERS}persistent_workers beside it"
-    if reason is not None:
-        yield codemod.refuse(training.site, said, reason, evidence=seen)
-        return
     only = Extra(training.site, workers.site, False, True, False, True)
-    yield codemod.finding(
-        training.site, said, plan=Plan((), False, (only,), prefix=TRAINERS), evidence=seen, worth=Worth.SMALL
+    yield codemod.offer(
+        training.site, said, reason, plan=Plan((), False, (only,), prefix=TRAINERS), evidence=seen, worth=Worth.SMALL
     )
 
 

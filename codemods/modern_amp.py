@@ -113,10 +113,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             seen = tuple(
                 Evidence("brought by this import", place) for place in (use.brought,) if place is not None
             ) or (Evidence("called by its full name", use.site),)
-            if reason is not None:
-                yield codemod.refuse(use.site, message, reason, evidence=seen)
-            else:
-                yield codemod.finding(use.site, message, plan=Plan(tuple(uses), dtypes), evidence=seen)
+            yield codemod.offer(use.site, message, reason, plan=Plan(tuple(uses), dtypes), evidence=seen)
     for part in program.precision:
         if part.qualname == "torch.amp.GradScaler":
             yield codemod.in_place(part.site, "the gradient scaler is torch.amp's")

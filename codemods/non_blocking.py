@@ -186,10 +186,7 @@ def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | I
         reason = "the call unpacks a mapping that may already hold dataloader_config"
     elif told := sorted(name for name in OF_LOADERS if owner.argument(name).state != "absent"):
         reason = f"older versions take no dataloader_config beside {told[0]}: that belongs into it, too"
-    if reason is not None:
-        yield codemod.refuse(owner.site, message, reason, evidence=seen)
-    else:
-        yield codemod.finding(owner.site, message, plan=Configured(owner.site), evidence=seen)
+    yield codemod.offer(owner.site, message, reason, plan=Configured(owner.site), evidence=seen)
 
 
 @codemod.rewrite

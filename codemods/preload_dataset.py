@@ -74,10 +74,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for cut in (each for each in program.cut_by_hand if each.site not in again):
         message = f"batches are cut out of `{cut.name}` and copied to the GPU one by one, in every epoch anew"
         where = (Evidence("copied", cut.site),)
-        if cut.why_not is not None:
-            yield codemod.refuse(cut.site, message, cut.why_not, evidence=where)
-        else:
-            yield codemod.finding(cut.site, message, plan=cut, evidence=where, assumes=(SAME_ITEMS,), worth=Worth.SOME)
+        yield codemod.offer(
+            cut.site, message, cut.why_not, plan=cut, evidence=where, assumes=(SAME_ITEMS,), worth=Worth.SOME
+        )
     kept = {site for same in program.same_items if same.cached for site in same.loaders}
     for preload in program.preloads:
         loader = program.loader(preload.loader)
@@ -92,13 +91,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = (*of_loader(program, loader, "batch_size"), *of_data(loader))
         # (workers that stay have drawn the seed of their pass once, others draw one for each: it moves the sequence on)
         risk = Risk.EQUIVALENT if is_in_the_way(loader.argument("persistent_workers")) else Risk.EXACT
-        if preload.why_not is not None:
-            yield codemod.refuse(loader.site, message, preload.why_not, risk=risk, evidence=seen)
-            continue
         worth = Worth.SOME if loader.role == "evaluation" else Worth.HIGH
         assumes = () if preload.certain else (SAME_ITEMS,)
-        yield codemod.finding(
-            loader.site, message, plan=preload, risk=risk, evidence=seen, assumes=assumes, worth=worth
+        yield codemod.offer(
+            loader.site, message, preload.why_not, plan=preload, risk=risk, evidence=seen, assumes=assumes, worth=worth
         )
     told = {
         *kept,

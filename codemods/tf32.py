@@ -246,14 +246,12 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         if any(program.setting(name) for name in NEW_NEIGHBOURS):
             older = "older versions of transformers use torch's older switches"
             reason = f"{older}, which cannot be read beside the newer one here"
-        if reason is not None:
-            yield codemod.refuse(training.site, slow(models), reason, evidence=seen)
-            continue
         wide = bool(models) and all(has_noticeable(model.products, None) for model in models)
         plan = Switch("tf32", "{transformers.utils.is_torch_tf32_available}()", beside=beside(training))
-        yield codemod.finding(
+        yield codemod.offer(
             training.site,
             slow(models),
+            reason,
             plan=plan,
             evidence=seen,
             assumes=(*(() if wide else (WIDE_ENOUGH,)), *rests_on_defaults(plan)),

@@ -140,12 +140,9 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
             reason = f"{site.path.name} is meant for it: choose another one of its group when you start the script"
         if given.comment is not None and gives_reason(given.comment):
             reason = f"the comment may say why it is so: {given.comment}"
-        if reason is not None:
-            yield codemod.refuse(site, message, reason, evidence=evidence(training, "accelerator"))
-            continue
         plan = Plan(None, (Held(site, "auto", given.option, quoted=True),))
-        yield codemod.finding(
-            site, message, plan=plan, evidence=evidence(training, "accelerator"), assumes=(ALL_MOVED,)
+        yield codemod.offer(
+            site, message, reason, plan=plan, evidence=evidence(training, "accelerator"), assumes=(ALL_MOVED,)
         )
 
 

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turbofix.assumptions import RECENT_TORCH, Assumption
 from turbofix.findings import UNSEEN, Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
@@ -206,6 +206,12 @@ class Codemod:
     ) -> Refusal:
         """A refusal of this codemod: worth saying, not rewritten, with the reason."""
         return Refusal(self.name, self.group, site, message, why_not, risk or self.risk, self.gain, evidence)
+
+    def offer(self, site: Site, message: str, why_not: str | None, **told: Any) -> Finding | Refusal:
+        """A refusal where there is a reason against it, else a finding, which has all that is ``told``."""
+        if why_not is None:
+            return self.finding(site, message, **told)
+        return self.refuse(site, message, why_not, risk=told.get("risk"), evidence=told.get("evidence", ()))
 
     def in_place(self, site: Site, message: str) -> InPlace:
         """Something that the program does right already."""

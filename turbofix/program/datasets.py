@@ -301,10 +301,6 @@ def lengths(analysis: Analysis) -> Lengths:
 
 def _library_length(value: Made) -> int | None:
     """How many samples a library's data set has by its own arguments, or as it was published."""
-    if value.qualname == "torchvision.datasets.FakeData":
-        size = value.arguments.get("size", 0)
-        count = settled(size.value) if size is not None else 1000
-        return count if isinstance(count, int) else None
     return published_length(value) if value.qualname.startswith("torch_geometric.") else None
 
 
