@@ -14,7 +14,8 @@ Example
 Use instead
     ::
 
-        averages, weights = zip(*((kept.data, p.data) for kept, p in zip(average.parameters(), model.parameters())))
+        pairs = [(kept.data, p.data) for kept, p in zip(average.parameters(), model.parameters())]
+        averages, weights = zip(*pairs)
         torch._foreach_mul_(averages, 0.999)
         torch._foreach_add_(averages, weights, alpha=1 - 0.999)
 
@@ -67,8 +68,6 @@ codemod = Codemod(
 
 SINCE = {"averaged": (1, 9), "copied": (2, 1), "clamped": (2, 0), "scaled": (2, 1)}
 """The first torch with what an average, a copy and bounds are written by; with ``lerp_``, as for a copy."""
-LONG = 85
-"""Pairs that are longer are written in two lines."""
 
 
 @codemod.find
@@ -125,19 +124,13 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         lines, tensors = [f"{others} = [{each}{plan.iterated}{asked}]"], others
         then += [f"{call(name)}({others}, {number})" for name, number in plan.done]
     else:
-        names = f"{others}, {bases}" if plan.plain == "other" and not asked else f"{bases}, {others}"
-        taken, source, lines = f"({plan.base}, {plan.other}) for {plan.target} in ", plan.iterated, []
-        long = not plan.hollow and at.column + len(taken) + len(source) + len(asked) > LONG
-        if plan.rest is not None or (long and (plan.plain is None or asked)):
-            source = edit.free_name("pairs", at, (bases, others))
-            lines.append(f"{source} = {plan.iterated}" if plan.rest is None else f"{source} = list({plan.iterated})")
-        tensors = edit.free_name("tensors" if plan.rest is not None else "pairs", at, (bases, others))
-        plain = plan.plain is not None and not asked
-        if plan.hollow:
-            lines.append(f"{tensors} = list({source})" if plain else f"{tensors} = [{taken}{source}{asked}]")
-            then.append(f"{names} = zip(*{tensors})")
-        else:
-            then.append(f"{names} = zip(*{source})" if plain else f"{names} = zip(*({taken}{source}{asked}))")
+        tensors, lines = edit.free_name("pairs", at, (bases, others)), []
+        source, taken = plan.iterated, f"({plan.base}, {plan.other}) for {plan.target} in "
+        if plan.rest is not None:
+            source, tensors = tensors, edit.free_name("tensors", at, (bases, others))
+            lines.append(f"{source} = list({plan.iterated})")
+        lines.append(f"{tensors} = [{taken}{source}{asked}]")
+        then.append(f"{bases}, {others} = zip(*{tensors})")
         if plan.weight is None:
             then.append(f"{call('copy_')}({bases}, {others})")
         elif plan.scale is None:
@@ -145,7 +138,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         else:
             then.append(f"{call('mul_')}({bases}, {plan.scale})")
             then.append(f"{call('add_')}({bases}, {others}, alpha={plan.weight})")
-    lines += [f"if {tensors}:", *(f"    {line}" for line in then)] if plan.hollow else then
+    lines += asked_first(plan, tensors, then)
     if plan.rest is not None:
         test = f"({plan.test})" if " " in (plan.test or "") else plan.test
         lines += [f"for {plan.target} in {source}:", f"    if not {test}:", f"        {plan.rest}"]
@@ -172,5 +165,9 @@ def renew(plan: Averaging, edit: Edit) -> None:
         f"for {parameter}, {averaged} in zip({pairs}, {averages}):",
         f"    {plan.base} = {averaged}",
     ]
-    lines = [f"if {pairs}:", *(f"    {line}" for line in lines)] if plan.hollow else lines
-    edit.replace_lines(at, at, f"{pairs} = {listed}", *lines)
+    edit.replace_lines(at, at, f"{pairs} = {listed}", *asked_first(plan, pairs, lines))
+
+
+def asked_first(plan: Averaging, tensors: str, then: list[str]) -> list[str]:
+    """Lines that are done with a list where there is something in it."""
+    return [f"if {tensors}:", *(f"    {line}" for line in then)] if plan.hollow else then

@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Literal
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -149,12 +148,6 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
     if kinds & {"state", "buffers"} and formula.summed and not formula.renewed:
         why = "a state also holds buffers, some of which may be whole numbers and are no weights"
     unsure = unsure or kinds != {"parameters"}
-    plain: Literal["same", "other"] | None = None
-    pair = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
-    if len(pair) == 2 and all(isinstance(each, ast.Name) for each in pair):
-        order = [each.id for each in pair if isinstance(each, ast.Name)]
-        if [dotted(formula.base), dotted(formula.other)] in (order, order[::-1]) and _is_zip(loop.iter):
-            plain = "same" if dotted(formula.base) == order[0] else "other"
     return Averaging(
         loop=facts.places.site(loop, module),
         target=text(loop.target),
@@ -163,7 +156,6 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
         other=text(formula.other),
         scale=text(formula.scale) if formula.scale is not None else None,
         weight=text(formula.weight) if formula.weight is not None else None,
-        plain=plain,
         renewed=formula.renewed,
         test=text(test) if test is not None else None,
         rest=ast.unparse(rest[0]) if rest else None,
@@ -223,10 +215,6 @@ def _bound(node: ast.AST) -> set[str]:
     """The names that a loop or comprehension binds for what lies in it."""
     parts = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
     return {each for part in parts for each in _names(part.target)}
-
-
-def _is_zip(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and dotted(node.func) == "zip" and not node.keywords
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -1435,10 +1435,9 @@ class Training(Told):
 class Averaging:
     """A loop over parameters in a training step: ``base`` becomes ``base * scale + other * weight``.
 
-    All are source texts, valid in the loop. Without ``scale`` it is ``lerp_``, without ``weight`` a copy. ``plain``:
-    the loop runs over a ``zip`` of both, in this order ("same") or the other one. ``renewed``: ``base`` is given other
-    memory (``kept.data = ...``). ``test`` is what is asked of each, ``rest`` what is done to all that
-    do not pass; ``done`` are methods that change ``base`` by a number. ``unsure``: what it goes through may be
+    All are source texts, valid in the loop. Without ``scale`` it is ``lerp_``, without ``weight`` a copy. ``renewed``:
+    ``base`` is given other memory (``kept.data = ...``). ``test`` is what is asked of each, ``rest`` what is done to
+    all that do not pass; ``done`` are methods that change ``base`` by a number. ``unsure``: what it goes through may be
     something else. ``hollow``: it may find none, as among the buffers of most networks. ``why_not`` is what may be no
     weight.
     """
@@ -1450,7 +1449,6 @@ class Averaging:
     other: str
     scale: str | None = None
     weight: str | None = None
-    plain: Literal["same", "other"] | None = None
     renewed: bool = False
     test: str | None = None
     rest: str | None = None
