@@ -103,8 +103,10 @@ def is_handed_over(page: Page, sync: Sync) -> bool:
     function = page.scope(read)
     if not isinstance(function, ast.FunctionDef) or function.decorator_list or sync.shared:
         return False
+    if not function.name.startswith("_") or function.name.endswith("__"):
+        return False
     given = [each for each in walk_here(ast.Module(function.body, [])) if isinstance(each, (ast.Return, ast.Yield))]
-    if [each.value for each in given] != [read] or not function.name.startswith("_") or function.name.endswith("__"):
+    if [each.value for each in given] != [read]:
         return False
     known = {look.site for look in sync.looks if look.kind == "seen" and look.holds == "number"}
     for node in everything(page.module.tree):

@@ -36,7 +36,10 @@ def dotted(node: ast.AST | None) -> str | None:
 
 
 def walk_here(node: ast.AST) -> list[ast.AST]:
-    """The node and what lies in it, in source order, not entering functions, lambdas and classes."""
+    """The node and what lies in it, in source order, not entering functions, lambdas and classes; kept for a loop."""
+    kept: list[ast.AST] | None = node.__dict__.get("_turbofix_here")
+    if kept is not None:
+        return kept
     found: list[ast.AST] = []
     waiting = [node]
     while waiting:
@@ -44,6 +47,8 @@ def walk_here(node: ast.AST) -> list[ast.AST]:
         found.append(each)
         if each.__class__ not in _CLOSED:
             waiting += children(each)[::-1]
+    if node.__class__ in (ast.For, ast.While):
+        node.__dict__["_turbofix_here"] = found
     return found
 
 
