@@ -182,6 +182,16 @@ def test_lines_are_traced_back_to_where_they_came_from() -> None:
     assert changes.lines_before(old, new, [1]) == set()
 
 
+def test_what_stands_where_the_original_did_not_come_does_not_run() -> None:
+    old = b"a = 1\nif a > 1:\n    b = 2\n\n    c = 3\nd = 4\n"
+    ran = {1, 2, 6}
+    assert changes.may_run(old, old.replace(b"b = 2", b"b = 5"), ran) == {1, 2, 6}
+    assert changes.may_run(old, old.replace(b"d = 4", b"d = 5"), ran) == {1, 2, 6}
+    # put in between two that did not run, and beside one that did
+    assert changes.may_run(old, old.replace(b"\n\n", b"\n    e = 5\n"), ran) == {1, 2, 6}
+    assert changes.may_run(old, old.replace(b"d = 4", b"e = 5\nd = 4"), ran) == {1, 2, 6, 7}
+
+
 def test_a_changed_statement_ran_when_one_of_its_lines_did() -> None:
     path = Path("/p/train.py")
     new = OLD.replace(b"    2,\n", b"    3,\n").replace(b"    y = 2\n", b"    y = 3\n")

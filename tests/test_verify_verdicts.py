@@ -297,7 +297,7 @@ def test_what_nothing_ran_of_is_left_out_without_another_run(tiny: Path) -> None
         ("never-run", "unverified"),
         ("fused-optimizer", "kept"),
     ]
-    assert runs[1:] == ["the script as it is", "the rewritten script", "the script against itself"]
+    assert runs[1:] == ["the script as it is", "with fused-optimizer", "the script against itself"]
     assert b"1 * float" not in found.kept[tiny]
 
 

@@ -8,6 +8,7 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from turbofix.datafile import is_data
@@ -214,6 +215,26 @@ def lines_before(old: bytes, new: bytes, lines: Collection[int]) -> set[int]:
         if tag != "equal" and any(first < line <= last for line in lines):
             found.update(range(start + (end > start), end + 1 + (end == start)))
     return found
+
+
+def may_run(old: bytes, new: bytes, ran: Collection[int]) -> set[int]:
+    """The lines of ``new``, but for those in the place of which, or around which, ``old`` has what did not run."""
+    found, executable = set[int](), sorted(_executable(compile(old, "", "exec", dont_inherit=True)))
+    for tag, start, end, first, last in difflib.SequenceMatcher(None, _lines(old), _lines(new), False).get_opcodes():
+        if tag == "equal":
+            found.update(first + line - start for line in range(start + 1, end + 1) if line in ran)
+            continue
+        before, after = ([line for line in executable if (line <= start) == early] for early in (True, False))
+        stood = [line for line in after if line <= end] or [*before[-1:], *after[:1]]
+        if not stood or not set(ran).isdisjoint(stood):
+            found.update(range(first + 1, last + 1))
+    return found
+
+
+def _executable(code: CodeType) -> set[int]:
+    """The lines of which Python runs something."""
+    inner = (_executable(each) for each in code.co_consts if isinstance(each, CodeType))
+    return {line for *_, line in code.co_lines() if line}.union(*inner)
 
 
 def new_lines(old: bytes, new: bytes) -> list[int]:

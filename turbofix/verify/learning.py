@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from turbofix.datafile import is_data
 from turbofix.findings import Risk
 from turbofix.records import dataclass
 from turbofix.verify import changes, printed, verdict
@@ -26,6 +27,10 @@ WATCHED_SECONDS = 60.0
 # seconds that the script may take at least from there to its end, with epochs of one batch; a rewrite has some more
 FINISH_SECONDS = 2.0
 
+# where the original takes longer than so many seconds, so many steps show that it, and what is exact, repeats it
+SLOW_SECONDS, FEWER_STEPS = 3.0, 10
+SHORTER = "a smaller model, smaller batches or `--steps` make it shorter, and a free processor does"
+
 # runs of the original whose printed lines are looked at, before a rewrite is blamed for a number in one
 MOST_LOOKS = 4
 
@@ -39,7 +44,7 @@ REFUSALS = (
 )
 
 Tell = Callable[[Progress], None]
-Program = tuple[tuple[tuple[Path, bytes], ...], bool]
+Program = tuple[tuple[tuple[Path, bytes], ...], bool, int | None]
 
 
 @dataclass(frozen=True)
@@ -113,8 +118,8 @@ class Original:
         self._printed: list[list[printed.Line]] = []
         self._disturbed: Mapping[str, Any] | None = None
         self._widened = False  # by what that run says
-        last = request.stages[-1].files if request.stages else {}
-        self._late = late({path: request.content(path) for path in last if path.exists()}, last)
+        self._rewritten = request.stages[-1].files if request.stages else {}
+        self._late = late({path: request.content(path) for path in self._rewritten if path.exists()}, self._rewritten)
 
     @property
     def script(self) -> Path:
@@ -135,22 +140,32 @@ class Original:
         self._demand_steps(first)
         self.log = first.log
         self._printed = [printed.read_lines(first.log["lines"])]
+        if self.fewer:
+            told = f"each rewrite takes as long again: {SHORTER}"
+            self._tell(Progress("the script as it is", len(first.rows), len(first.rows), told))
 
-    def demand_repeatable(self) -> bool:
+    @property
+    def fewer(self) -> int | None:
+        """The steps after which what is to be the same bit for bit has been seen to be, where not all are taken."""
+        slow = self.log["seconds"] > SLOW_SECONDS and len(self.log["rows"]) > FEWER_STEPS
+        return FEWER_STEPS if slow else None
+
+    def demand_repeatable(self, until: int | None = None) -> bool:
         """Run the original against itself; ``Inconclusive`` where it is not the same bit for bit.
 
         False: it is, but not with what is imported ahead of the runs. That is left to them from now on.
         """
-        again = self._run("the script against itself", {}, replay=True)
-        inequality = None if again.complaint else verdict.first_inequality(self.log, again.log)
+        again = self._run("the script against itself", {}, replay=True, until=until)
+        inequality = None if again.complaint else verdict.first_inequality(self._cut(until), again.log)
         if self._child.imports and (again.complaint or inequality):
             self._child.close()
             self._child.imports = ()
-            self.demand_repeatable()
+            self.demand_repeatable(until)
             return False
         if again.complaint:
             raise Inconclusive(f"the script ran once and then {self.ending(again)}")
-        self._printed.append(printed.read_lines(again.log["lines"]))
+        if until is None:
+            self._printed.append(printed.read_lines(again.log["lines"]))
         if inequality:
             why = "something in it goes by chance or by the clock, and no seed holds it"
             raise Inconclusive(f"two runs of the script as it is are not the same: {inequality}; {why}")
@@ -210,9 +225,13 @@ class Original:
         """How many samples were kept of how many."""
         return {int(whole): kept for whole, kept in self._plan.items()}
 
-    def is_repeated_by(self, outcome: Outcome) -> bool:
+    def is_repeated_by(self, outcome: Outcome, until: int | None) -> bool:
         """Whether a rewrite's run was the original's bit for bit: then nothing in it goes by chance."""
-        return outcome.clean and verdict.first_inequality(self.log, outcome.log) is None
+        return outcome.clean and verdict.first_inequality(self._cut(until), outcome.log) is None
+
+    def _cut(self, until: int | None) -> Mapping[str, Any]:
+        """The log of the first steps."""
+        return {**self.log, "rows": self.log["rows"][:until]}
 
     def _demand_steps(self, ended: Ended) -> None:
         steps = len(ended.rows)
@@ -248,7 +267,7 @@ class Original:
 
     def compare(self, files: Mapping[Path, bytes], *, exact: bool, phase: str, until: int | None = None) -> Outcome:
         """Run a rewrite and hold it against the original, or ``until`` so many steps, to know where a difference is."""
-        original = self.log if until is None else {**self.log, "rows": self.log["rows"][:until]}
+        original = self._cut(until)
         ended = self._run(phase, files, replay=True, until=until)
         if ended.stopped:
             took = f"the original took {self.log['seconds']:.3g} seconds for its {len(self.log['rows'])} steps"
@@ -341,14 +360,15 @@ class Original:
             "minimum": self._least_steps,
             "seconds": WATCHED_SECONDS,
             "remap": self.remap,
-            "watch": {
-                str(self._scratch.mirror(path)): (
-                    content.count(b"\n") + content.count(b"\r") + 1,
-                    changes.new_lines(self._request.content(path), content),
-                )
-                for path, content in files.items()
-            },
+            "watch": {str(self._scratch.mirror(path)): self._watched(path, files) for path in files or self._rewritten},
         }
+
+    def _watched(self, path: Path, files: Mapping[Path, bytes]) -> tuple[int, Collection[int]]:
+        """How many lines are run from a file, and those whose functions are looked at: in the original, all."""
+        old = self._request.content(path)
+        content = files.get(path, old)
+        length = content.count(b"\n") + content.count(b"\r") + 1
+        return length, changes.new_lines(old, content) if files else [*range(1, length + 1)]
 
     @property
     def _least_steps(self) -> int:
@@ -395,6 +415,8 @@ class Original:
                 found.append(f"not seen, for {len(rows)} steps were compared: {what}")
         if self.log["epochs_ended"] == 0 and self.log["how"] not in ENDINGS:
             found.append("epoch end not seen")
+        if self.fewer:
+            found.append(f"a run takes long, {self.log['seconds']:.0f} seconds for {len(rows)} steps: {SHORTER}")
         end = self.log["end"]
         if end["how"] == "waiting":
             found.append(f"the script waits{_at(end)}: what comes after that was not seen")
@@ -528,7 +550,7 @@ class Blame:
         rest = self._request.rebuilt(self._out)
         if rest == stages:
             return ()
-        if rest and same and all(outcome.log["events"]["regions"].values()):
+        if rest and same and outcome.clean and all(outcome.log["events"]["regions"].values()):
             last, lines = stages[-1].files, {}
             for path, text in rest[-1].files.items():
                 place = str(self._scratch.mirror(path))
@@ -570,10 +592,14 @@ class Blame:
         """
         if self._original.repeats:
             return True
-        exact = stages if all(stage.risk is Risk.EXACT for stage in stages) else self._exact_alone(stages)
-        if exact and self._original.is_repeated_by(self._compare(exact)):
+        until = self._original.fewer if self._compare(stages).clean else None
+        if all(stage.risk is Risk.EXACT for stage in stages):
+            exact, far = stages, None
+        else:
+            exact, far = self._exact_alone(stages), until
+        if exact and self._original.is_repeated_by(self._compare(exact, far), far):
             return True
-        if self._original.demand_repeatable():
+        if self._original.demand_repeatable(until):
             return True
         self._compared.clear()
         return False
@@ -597,8 +623,25 @@ class Blame:
                     self._out[stage.codemod] = Judgement(stage.codemod, UNVERIFIED, why)
             rest = self._request.rebuilt(self._out) if names_of(stages) & self._out.keys() else stages
             if rest == stages:
-                return stages
+                break
             stages = rest
+        while stages and (idle := self._foreseen(stages)):
+            stages = self._without_idle(stages, *idle)
+        return stages
+
+    def _foreseen(self, stages: tuple[Stage, ...]) -> tuple[Outcome, dict[int, str]] | None:
+        """The stages of which something stands where the original did not come, and so no rewrite will."""
+        log, ran = self._original.log, {}
+        for path, text in stages[-1].files.items():
+            place = str(self._scratch.mirror(path))
+            if place in log["ran"] and not is_data(path):
+                ran[place] = changes.may_run(self._request.content(path), text, log["ran"][place])
+            else:  # what it is without some of the codemods, and nobody has looked there
+                ran[place] = set(range(1, text.count(b"\n") + 2))
+        outcome = Outcome(None, "", {**log, "ran": ran})
+        missed = {index: self._missed(stages, index, outcome.log) for index in range(len(stages))}
+        idle = {index: why for index, why in missed.items() if why}
+        return (outcome, idle) if idle else None
 
     def _learned(self, stages: tuple[Stage, ...], outcome: Outcome) -> Learned:
         kept: dict[str, Judgement] = {}
@@ -606,6 +649,8 @@ class Blame:
         for stage in stages:
             if stage.codemod:
                 same = "losses, gradients and weights are the same bit for bit"
+                if self._original.fewer and any(each.risk is not Risk.EXACT for each in stages):
+                    same += f" over {self._original.fewer} steps"  # and close over all, with the others
                 reason = [same if stage.risk is Risk.EXACT else verdict.closeness(outcome.log)]
                 reason += [f"left out elsewhere: {why}" for why in dict.fromkeys(self._left.get(stage.codemod, ()))]
                 reason += [
@@ -631,15 +676,13 @@ class Blame:
 
     def _compare(self, stages: tuple[Stage, ...], until: int | None = None) -> Outcome:
         """The outcome of the last stage's program, which is run once, and to its end or ``until`` so many steps."""
-        program = _program(stages)
+        program = _program(stages, until)
         if program in self._compared:
             return self._compared[program]
         names = [stage.codemod for stage in stages if stage.codemod]
         phase = f"with {names[-1]}" if len(names) == 1 else "the rewritten script"
-        outcome = self._original.compare(stages[-1].files, exact=program[1], phase=phase, until=until)
-        if until is None:
-            self._compared[program] = outcome
-        return outcome
+        self._compared[program] = self._original.compare(stages[-1].files, exact=program[1], phase=phase, until=until)
+        return self._compared[program]
 
     def _culprit(self, stages: tuple[Stage, ...], outcome: Outcome) -> Judgement | None:
         """The codemod to take out next, and why; None when the set stands."""
@@ -659,7 +702,7 @@ class Blame:
         alone = self._exact_alone(stages)
         if not alone:
             return None
-        outcome = self._compare(alone)
+        outcome = self._compare(alone, self._original.fewer)
         if outcome.clean:
             return None
         index, found = self._first_unclean(alone, outcome)
@@ -718,11 +761,9 @@ class Blame:
 
     def not_exercised(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> str | None:
         """What one of the stages changed and a run of them all shows not to have run, in a sentence."""
-        missed = self._missed(stages, index, log)
         files = stages[index].files
-        if missed:
-            path, line = missed
-            return f"what it changed at {self._request.place(path, files[path], line)}, did not run"
+        if missed := self._missed(stages, index, log):
+            return missed
         slept = self._slept(stages, index, log)
         if slept:
             path, line = slept
@@ -751,10 +792,13 @@ class Blame:
                 found.setdefault(paths[path], set()).add(int(line))
         return found
 
-    def _missed(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> tuple[Path, int] | None:
-        """The first line that a stage has changed and that did not run."""
-        missed = (one for one in self._reached(stages, index, log) if not one.ran and not one.waived)
-        return next(((one.path, one.lines[0]) for one in missed), None)
+    def _missed(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> str | None:
+        """The first line that a stage has changed and that did not run, in a sentence."""
+        for one in self._reached(stages, index, log):
+            if not one.ran and not one.waived:
+                place = self._request.place(one.path, stages[index].files[one.path], one.lines[0])
+                return f"what it changed at {place}, did not run"
+        return None
 
     def _reached(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> list[changes.Statements]:
         """What a stage has changed, and whether it ran."""
@@ -772,9 +816,9 @@ class Blame:
         return self._request.content(path)
 
 
-def _program(stages: tuple[Stage, ...]) -> Program:
-    """The files of the last stage, and whether they promise bit-equality."""
-    return tuple(sorted(stages[-1].files.items())), all(stage.risk is Risk.EXACT for stage in stages)
+def _program(stages: tuple[Stage, ...], until: int | None = None) -> Program:
+    """The files of the last stage, whether they promise bit-equality, and for how many steps they are run."""
+    return tuple(sorted(stages[-1].files.items())), all(stage.risk is Risk.EXACT for stage in stages), until
 
 
 def _judgement(stage: Stage, outcome: Outcome) -> Judgement:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from .patching import wrap
+
 
 class Lines:
     """A byte per line of each watched file, in memory that forked workers share.
@@ -44,6 +46,8 @@ class Lines:
             return
         threading.settrace(self._trace)
         sys.settrace(self._trace)
+        compiler = sys.modules.get("torch._dynamo.convert_frame")
+        wrap(getattr(compiler, "CatchErrorsWrapper", None), "__call__", _untraced)
 
     def _trace(self, frame: Any, event: str, argument: object) -> Any:
         code = frame.f_code
@@ -64,3 +68,17 @@ class Lines:
             return local
 
         return local
+
+
+def _untraced(original: Any) -> Any:
+    """A compiler at work calls a great many functions, each twice as slow when it is traced, and none the script's."""
+
+    def convert(*arguments: Any, **keywords: Any) -> Any:
+        trace = sys.gettrace()
+        sys.settrace(None)
+        try:
+            return original(*arguments, **keywords)
+        finally:
+            sys.settrace(trace)
+
+    return convert

@@ -54,7 +54,7 @@ MOST_STEPS = 400
 MOST_STEPS_WITHOUT_EPOCHS = 100
 MOST_LINES = 5000
 MOST_HURRIED = 200  # batches, one of each epoch, on the way to the end behind the comparison
-MOST_HURRIED_SECONDS = 20.0
+MOST_HURRIED_SECONDS = 5.0
 
 
 class Window:
@@ -149,7 +149,7 @@ class Recorder:
 
     def on_evaluation(self) -> Any:
         """A model goes into evaluation mode: where no loader tells of epochs, that parts one pass from the next."""
-        if len(self.rows) > self._evaluated + 1:
+        if len(self.rows) > self._evaluated:
             self._evaluations += 1
         self._evaluated = len(self.rows)
 
@@ -273,7 +273,8 @@ class Recorder:
                 if self._disturbing:
                     lockstep.disturb(optimizer, step)
         elif self._storing and not self._replaying:
-            self._storing = self._store.write(number, moment)
+            with self._apart():
+                self._storing = self._store.write(number, moment)
         row["recorded"] = self._storing
         self.rows.append(row)
         self._seen += (row["samples"] or 0) if self._learning and self._learning["samples"] else len(row["losses"])
@@ -310,8 +311,9 @@ class Recorder:
         }
 
     def _apart(self) -> Any:
-        """What the recorder computes for itself passes by the stand-in for a GPU, which looks at every operation."""
-        return torch._C.DisableTorchFunction() if self.order["remap"] else contextlib.nullcontext()
+        """What the recorder computes for itself passes by whatever looks at every operation."""
+        looked_at = self.order["remap"] or self.order.get("monitor")
+        return torch._C.DisableTorchFunction() if looked_at else contextlib.nullcontext()
 
     def _advance(self, optimizer: Any, names: list[str], reference: lockstep.Moment) -> None:
         kept = {name: getattr(optimizer, name) for name in ("grad_scale", "found_inf") if hasattr(optimizer, name)}

@@ -73,9 +73,8 @@ class Rounding(_Mode):  # type: ignore[misc]
 
 
 def rounded(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of float32, rounded to TF32's 10 bits of mantissa; infinities and NaN stay what they are."""
-    bits = tensor.view(torch.int32)
-    return torch.where(tensor.isfinite(), bits.add(_HALF).bitwise_and_(_KEPT).view(torch.float32), tensor)
+    """A tensor of float32, rounded to TF32's 10 bits of mantissa; infinities and a CPU's NaN stay what they are."""
+    return tensor.view(torch.int32).add(_HALF).bitwise_and_(_KEPT).view(torch.float32)
 
 
 def install() -> Rounding:
