@@ -11,7 +11,7 @@ import pytest
 
 from turbofix.assumptions import ONE_SIZE
 from turbofix.verify import Interval, Judgement, Measured, Verification, changes, printed, speed
-from turbofix.verify.probe import thresholds
+from turbofix.verify.probe import coverage, thresholds
 from turbofix.verify.settle import Settled
 from turbofix.verify.verdict import (
     closeness,
@@ -190,6 +190,18 @@ def test_what_stands_where_the_original_did_not_come_does_not_run() -> None:
     # put in between two that did not run, and beside one that did
     assert changes.may_run(old, old.replace(b"\n\n", b"\n    e = 5\n"), ran) == {1, 2, 6}
     assert changes.may_run(old, old.replace(b"d = 4", b"e = 5\nd = 4"), ran) == {1, 2, 6, 7}
+
+
+def test_a_compiler_at_work_is_not_traced() -> None:
+    before, trace = sys.gettrace(), lambda *_: None
+    sys.settrace(trace)
+    try:
+        seen = coverage._untraced(sys.gettrace)()
+        after = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert seen is None
+    assert after is trace
 
 
 def test_a_changed_statement_ran_when_one_of_its_lines_did() -> None:

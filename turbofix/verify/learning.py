@@ -496,7 +496,7 @@ class Blame:
             elif idle := self._idle(stages, outcome):
                 if self._request.rebuild is None:
                     return Learned((), tuple(Judgement("", UNVERIFIED, why) for why in idle.values()), outcome)
-                stages = self._without_idle(stages, outcome, idle)
+                stages = self._without_idle(stages, outcome.log, idle)
                 continue
             culprit = self._culprit(stages, outcome)
             if culprit is None:
@@ -525,15 +525,15 @@ class Blame:
         self._request = self._request.leaving(likely)
         return True
 
-    def _without_idle(self, stages: tuple[Stage, ...], outcome: Outcome, idle: Mapping[int, str]) -> tuple[Stage, ...]:
+    def _without_idle(
+        self, stages: tuple[Stage, ...], log: Mapping[str, Any], idle: Mapping[int, str]
+    ) -> tuple[Stage, ...]:
         """The stages without the findings of which something did not run, or without the codemod where that is all."""
-        same = True  # whether nothing ran of all that is left out
         for name in dict.fromkeys(stages[index].codemod or "" for index in idle):
             mine = [index for index, stage in enumerate(stages) if stage.codemod == name]
             pieces = [piece for index in mine for piece in stages[index].pieces]
-            missed = {index: self._pieces_by_run(stages, index, outcome.log) for index in mine}
-            left = {piece for index in mine if index in idle for piece in missed[index][False] or {""}}
-            ran = {piece for index in mine for piece in missed[index][True]}
+            missed = (self._pieces_missed(stages, index, log) or {""} for index in mine if index in idle)
+            left = set[str]().union(*missed)
             staying = [piece for piece in pieces if piece.name not in left]
             reasons = [idle[index] for index in mine if index in idle]
             if all(left) and staying and not left <= self._request.without:
@@ -542,42 +542,23 @@ class Blame:
                 else:
                     self._left.setdefault(name, []).extend(reasons)
                 self._request = self._request.leaving(left)
-                same = same and left.isdisjoint(ran)
             else:
                 told = dict.fromkeys((*self._left.get(name, ()), reasons[0]))
                 self._out[name] = Judgement(name, UNVERIFIED, "; ".join(told))
-                same = same and not ran
         rest = self._request.rebuilt(self._out)
-        if rest == stages:
-            return ()
-        if rest and same and outcome.clean and all(outcome.log["events"]["regions"].values()):
-            last, lines = stages[-1].files, {}
-            for path, text in rest[-1].files.items():
-                place = str(self._scratch.mirror(path))
-                lines[place] = changes.carried_lines(text, last.get(path, text), outcome.log["ran"].get(place, ()))
-            self._compared.setdefault(_program(rest), replace(outcome, log={**outcome.log, "ran": lines}))
-        return rest
+        return () if rest == stages else rest
 
-    def _pieces_by_run(
-        self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]
-    ) -> Mapping[bool, frozenset[str]]:
-        """The names of the findings of a stage of which something ran, and of those of which something did not.
-
-        One is empty where a statement is that of no finding by itself.
-        """
-        stage = stages[index]
-        found: dict[bool, set[str]] = {True: set(), False: set()}
+    def _pieces_missed(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> set[str]:
+        """The names of the findings of a stage of which something did not run; an empty one where it is none's."""
+        stage, found = stages[index], set[str]()
         slept = self._slept(stages, index, log)
         for one in self._reached(stages, index, log):
-            old = changes.lines_before(self._before(stages, index, one.path), stage.files[one.path], one.lines)
-            here = {(one.path, line) for line in old}
-            names = {piece.name for piece in stage.pieces if not here.isdisjoint(piece.lines)} or {""}
-            if one.ran:
-                found[True] |= names
             idle = slept is not None and slept[0] == one.path and slept[1] in one.lines
             if idle or not (one.ran or one.waived):
-                found[False] |= names
-        return {ran: frozenset(names) for ran, names in found.items()}
+                old = changes.lines_before(self._before(stages, index, one.path), stage.files[one.path], one.lines)
+                here = {(one.path, line) for line in old}
+                found |= {piece.name for piece in stage.pieces if not here.isdisjoint(piece.lines)} or {""}
+        return found
 
     def recheck(self, stages: tuple[Stage, ...]) -> Outcome | None:
         """The outcome of some of the stages that passed; None where they do not pass without the others."""
@@ -593,10 +574,7 @@ class Blame:
         if self._original.repeats:
             return True
         until = self._original.fewer if self._compare(stages).clean else None
-        if all(stage.risk is Risk.EXACT for stage in stages):
-            exact, far = stages, None
-        else:
-            exact, far = self._exact_alone(stages), until
+        exact, far = (stages, None) if _program(stages)[1] else (self._exact_alone(stages), until)
         if exact and self._original.is_repeated_by(self._compare(exact, far), far):
             return True
         if self._original.demand_repeatable(until):
@@ -629,19 +607,17 @@ class Blame:
             stages = self._without_idle(stages, *idle)
         return stages
 
-    def _foreseen(self, stages: tuple[Stage, ...]) -> tuple[Outcome, dict[int, str]] | None:
+    def _foreseen(self, stages: tuple[Stage, ...]) -> tuple[Mapping[str, Any], dict[int, str]] | None:
         """The stages of which something stands where the original did not come, and so no rewrite will."""
-        log, ran = self._original.log, {}
+        log, ran = {**self._original.log}, {}
         for path, text in stages[-1].files.items():
             place = str(self._scratch.mirror(path))
-            if place in log["ran"] and not is_data(path):
+            ran[place] = set(range(1, text.count(b"\n") + 2))
+            if place in log["ran"] and not is_data(path):  # else nobody has looked there
                 ran[place] = changes.may_run(self._request.content(path), text, log["ran"][place])
-            else:  # what it is without some of the codemods, and nobody has looked there
-                ran[place] = set(range(1, text.count(b"\n") + 2))
-        outcome = Outcome(None, "", {**log, "ran": ran})
-        missed = {index: self._missed(stages, index, outcome.log) for index in range(len(stages))}
-        idle = {index: why for index, why in missed.items() if why}
-        return (outcome, idle) if idle else None
+        log["ran"] = ran
+        idle = {index: why for index in range(len(stages)) if (why := self._missed(stages, index, log))}
+        return (log, idle) if idle else None
 
     def _learned(self, stages: tuple[Stage, ...], outcome: Outcome) -> Learned:
         kept: dict[str, Judgement] = {}
