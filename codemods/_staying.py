@@ -104,7 +104,7 @@ def _outcome(program: TrainingProgram, waiting: Waiting, sync: Sync, shown: Thro
     """How a read is put off: as it is proven, else as it is likely; the reason why it is not."""
     pages = pages_of(program)
     reason = _proven(pages, waiting, sync, shown)
-    if isinstance(reason, Deferral) or sync.plain or sync.picked is not None:
+    if isinstance(reason, Deferral) or sync.plain:
         return reason
     try:
         plan = carried(pages, waiting.loop, sync, program.entry)

@@ -140,9 +140,6 @@ def why_it_stays(sync: Sync) -> str | None:
         return f"`{name}` cannot become a tensor: {reason}"
     if sync.use == "meter" and (sync.meter is None or sync.meter.computes_only is None):
         return "the object that takes the value does more with it than a tensor survives"
-    if sync.picked is not None:
-        where = sync.picked.line_from(sync.site.path)
-        return f"{where} picks from the model's results by a mask, for which the host waits all the same"
     if sync.use == "shown":
         return why_shown(sync.show, sync.guard) if sync.show is not None else "where it is shown is not known"
     return None

@@ -595,10 +595,9 @@ class Sync:
     tensor certainly has no dimension, and is what an operation made: no view of a larger one.
     ``plain``: on some path it is a number already, which has no tensor's methods.
     ``replayed``: a part of the program is compiled to be replayed from CUDA graphs, whose results lie in memory that
-    the next step uses again. ``picked``: of an evaluation, where what is read was picked from a model's results by a
-    mask, for which the host waits as well, with no model called since. ``looks``: what becomes of a number in all of
-    the program, up to where it is looked at no more than now and then. ``shared``: another file may call
-    the function that returns it: it names the function, or its class.
+    the next step uses again. ``looks``: what becomes of a number in all of the program, up to where it is looked at no
+    more than now and then. ``shared``: another file may call the function that returns it: it names the function, or
+    its class.
     """
 
     site: Site
@@ -624,7 +623,6 @@ class Sync:
     scalar: bool = False
     plain: bool = False
     replayed: bool = False
-    picked: Site | None = None
     looks: tuple[Look, ...] = ()
     shared: bool = False
 

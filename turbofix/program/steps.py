@@ -455,7 +455,7 @@ def _step(
     device = _device(analysis, moved, called, known, _scope(analysis, backwards[0], loop, regions))
     if device.where in ("cpu", "unknown") and not placed(analysis).isdisjoint(found_loaders):
         device = PLACED
-    reading, shown = syncs_and_shows(analysis, training, loop, device, in_evaluation=False)
+    reading, shown = syncs_and_shows(analysis, training, loop, device)
     backward_acts = acts(analysis, backwards, loop)
     update_acts = acts(analysis, updates, loop)
     own = {id(event.node) for event in updates}
@@ -1139,7 +1139,7 @@ def _evaluation(
     scope: tuple[ast.AST, ModuleFile] = (facts.places.scope(loop, record.module), record.module)
     called = model_sites(analysis, events, loop)
     device = _device(analysis, moved, called, known, scope)
-    reading, shown = syncs_and_shows(analysis, events, loop, device, in_evaluation=True)
+    reading, shown = syncs_and_shows(analysis, events, loop, device)
     return Evaluation(
         loop=_loop(analysis, record, events),
         function=facts.places.function_site(loop, record.module),

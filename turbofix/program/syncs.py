@@ -24,7 +24,6 @@ from turbofix.program.meters import computes_only
 from turbofix.program.model import ALWAYS, Accumulator, Argument, Guard, Look, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets, walk_here
 from turbofix.program.owners import is_owner
-from turbofix.program.picks import picked
 from turbofix.program.placements import is_none
 from turbofix.program.printers import only_looks_up, shown_at
 from turbofix.program.regions import loss_expression, no_grad, surely_no_grad
@@ -160,7 +159,7 @@ def _reading_calls(
 
 
 def syncs_and_shows(
-    analysis: Analysis, events: list[Event], loop: ast.AST, device: Placement, *, in_evaluation: bool
+    analysis: Analysis, events: list[Event], loop: ast.AST, device: Placement
 ) -> tuple[tuple[Sync, ...], tuple[Show, ...]]:
     """The places in a loop where the host reads a tensor, and those that show something, in the order of the text."""
     facts = analysis.facts
@@ -187,8 +186,6 @@ def syncs_and_shows(
         ]
         sync = _sync(analysis, event, loop, where, uses, decides=id(event.node) in tested)
         sync = replace(sync, guard=analysis.guards.in_steps(event, loop, steps))
-        if in_evaluation:
-            sync = replace(sync, picked=picked(analysis, event, loop, events))
         named = _named(analysis, event, sync.of_text)
         if named and named <= backwards:
             sync = replace(sync, of="loss", plain=False)
@@ -212,7 +209,6 @@ def syncs_and_shows(
                 asked=known.asked or sync.asked,
                 use=known.use if known.use == sync.use else _either(known.use, sync.use),
                 no_grad=known.no_grad and sync.no_grad,
-                picked=known.picked if known.picked == sync.picked else None,
                 plain=known.plain or sync.plain,
                 unread=known.unread and sync.unread,
                 forgotten=known.forgotten and sync.forgotten,

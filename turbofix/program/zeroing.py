@@ -6,10 +6,9 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from turbofix.findings import Site
-from turbofix.nodes import walk
-from turbofix.program.acts import concerned, is_model, is_module_class, optimizers_in
+from turbofix.program.acts import concerned, is_module_class, optimizers_in
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, once_per_node
+from turbofix.program.answers import every
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, settled
@@ -24,8 +23,6 @@ from turbofix.program.values import (
     External,
     Instance,
     Made,
-    Mapping,
-    Sequence,
     Value,
     members,
 )
@@ -213,10 +210,6 @@ def _deciding(analysis: Analysis, events: list[Event], record: LoopRecord) -> It
     """
     places, loop = analysis.facts.places, record.node
     judged: set[ast.AST] = set()
-
-    def is_fixed(call: ast.AST | None, module: ModuleFile | None) -> bool:
-        return _goes_through_all(analysis, call, module) or _is_chosen_before(analysis, call, module, loop)
-
     awaited = [analysis.guards.guard(event, loop).tests for event in events if event.kind == "step"]
     losses = {analysis.guards.guard(event, loop).tests for event in events if event.kind == "criterion"}
     if len(losses) == 1:
@@ -229,73 +222,19 @@ def _deciding(analysis: Analysis, events: list[Event], record: LoopRecord) -> It
             waits = any(tests[: len(guard.tests)] == guard.tests for tests in awaited)
             if guard.kind not in _OFTEN and not waits:
                 yield guard.tests[-1] if guard.tests else analysis.facts.site(event)
-        called = event.node.func if event.kind == "forward" and isinstance(event.node, ast.Call) else None
+        called = event.node.func if isinstance(event.node, ast.Call) else None
         if isinstance(called, ast.Subscript) and not isinstance(called.slice, ast.Constant):
-            yield analysis.facts.site(event)
-        fixed = _is_chosen_before(analysis, event.node, event.module, loop)
-        if event.kind == "unknown_call" and not fixed and any(map(_may_be_module, members(event.receiver))):
-            yield analysis.facts.site(event)
-        among = members(analysis.facts.evaluate(called, analysis.facts.frames(event)))
-        if len(among) > 1 and not is_fixed(event.node, event.module):
-            yield analysis.facts.site(event)
-        for level in event.control.upwards():
-            if level.kind == "choice" and not is_fixed(level.node, level.module):
-                yield analysis.facts.site(event)
+            yield analysis.facts.site(event)  # one of several layers, by a number or a name that is computed
         frames = analysis.facts.frames(event)
         for frame in analysis.facts.frames_within(event, loop):
-            inside = frames[: frames.index(frame) + 1]
-            scope = loop if any(loop is each for each in frame.loops) else frame.scope
-            if scope in judged:
+            scope = frame.scope
+            if scope in judged or not _is_of_module(frame) or any(loop is each for each in frame.loops):
                 continue
             judged.add(scope)
-            for picked in _picks(analysis, scope, inside):
-                yield places.site(picked, frame.module)
-            for decision in _tests(scope) if _is_of_module(frame) and scope is not loop else ():
-                kind, _ = analysis.guards.judge(Condition(decision.test, True, decision, inside), loop)
-                if kind not in _OFTEN:
+            for decision in _tests(scope):
+                condition = Condition(decision.test, True, decision, frames[: frames.index(frame) + 1])
+                if analysis.guards.judge(condition, loop)[0] not in _OFTEN:
                     yield places.site(decision.test, frame.module)
-
-
-def _is_chosen_before(analysis: Analysis, call: ast.AST | None, module: ModuleFile | None, loop: ast.AST) -> bool:
-    """Whether what is called was chosen, among several models say, before the loop, and for all its rounds."""
-    called = call.func if isinstance(call, ast.Call) else None
-    if module is None:
-        return False
-    facts = analysis.facts
-    if isinstance(called, ast.Attribute):
-        functions = [facts.places.scope(write, where) for write, _, where in facts.attribute_writes(called.attr)]
-        return all(getattr(each, "name", None) == "__init__" for each in functions)
-    if not isinstance(called, ast.Name):
-        return False
-    owner = facts.bindings.owner(called.id, called, module)
-    writes = facts.bindings.writes(owner, called.id)
-    if loop in facts.places.ancestors(called, module) or isinstance(owner, ast.Module):
-        return not any(loop in facts.places.ancestors(each, module) for each in writes)
-    return all(isinstance(each, ast.arg) for each in writes)  # it is given to the function that calls it
-
-
-def _goes_through_all(analysis: Analysis, call: ast.AST | None, module: ModuleFile | None) -> bool:
-    """Whether what is called is each of a list in turn: ``for layer in self.layers: x = layer(x)``."""
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or module is None:
-        return False
-    for above in analysis.facts.places.ancestors(call, module):
-        if isinstance(above, FUNCTIONS):
-            return False
-        if isinstance(above, ast.For):
-            return call.func.id in _each_in_turn(above)
-    return False
-
-
-@once_per_node
-def _each_in_turn(loop: ast.For) -> frozenset[str]:
-    """The names that a loop gives what it goes through, if it goes through all of it."""
-    leaves = any(isinstance(each, (ast.Break, ast.Return)) for each in walk(loop))
-    cut = any(isinstance(each, (ast.Subscript, ast.Slice)) for each in walk(loop.iter))
-    return frozenset(each.id for each in walk(loop.target) if isinstance(each, ast.Name) and not leaves and not cut)
-
-
-def _may_be_module(value: Value) -> bool:
-    return bool(getattr(value, "uses", set()) & {"train", "eval", "parameters"})
 
 
 def _is_of_module(frame: Frame) -> bool:
@@ -308,42 +247,6 @@ def _is_of_module(frame: Frame) -> bool:
     if isinstance(receiver, Instance):
         return is_module_class(receiver)
     return any(name.startswith("torch.nn.") for name in function.cls.externals())
-
-
-def _picks(analysis: Analysis, scope: ast.AST, frames: tuple[Frame, ...]) -> Iterator[ast.AST]:
-    """Where a function or loop picks one of several layers, by a number or a name that it computes."""
-    for block in blocks(scope):
-        for statement in block:
-            for node in walk_here(statement):
-                owner = node.value if isinstance(node, ast.Subscript) and not _is_written(node.slice) else None
-                if owner is not None and any(map(_holds_modules, members(analysis.facts.evaluate(owner, frames)))):
-                    yield node
-                name = node.args[1] if isinstance(node, ast.Call) and len(node.args) > 1 else None
-                if (
-                    isinstance(node, ast.Call)
-                    and _calls(node, "getattr")
-                    and name is not None
-                    and not _is_written(name)
-                ):
-                    yield node
-
-
-def _is_written(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant)
-
-
-def _calls(call: ast.Call, name: str) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id == name
-
-
-def _holds_modules(value: Value) -> bool:
-    if isinstance(value, Made):
-        return value.kind == "module" or (value.inner is not None and _holds_modules(value.inner))
-    if isinstance(value, Sequence):
-        return any(is_model(each) for each in (*(value.items or ()), value.element))
-    if isinstance(value, Mapping):
-        return any(is_model(each.value) for each in value.entries.values())
-    return isinstance(value, Instance) and is_module_class(value)
 
 
 def _tests(scope: ast.AST) -> Iterator[ast.If | ast.IfExp | ast.While]:
