@@ -46,6 +46,8 @@ CONVOLVING = frozenset(
     f"torch.nn.functional.conv{transpose}{dimensions}d" for transpose in ("", "_transpose") for dimensions in (1, 2, 3)
 )
 
+ENVIRONMENTS = frozenset(("gym", "gymnasium", "pettingzoo", "procgen", "dm_control"))
+
 GRAPHS = frozenset(
     ("torch_geometric", "dgl", "torch_sparse", "torch_scatter", "torch_cluster", "spconv", "MinkowskiEngine")
 )

@@ -16,6 +16,7 @@ from ._loaders import node_of
 from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
+    ENVIRONMENTS,
     GATED_CELLS,
     GRAPHS,
     MATMULS,
@@ -50,7 +51,6 @@ UNSAFE = (
 """Calls that break or lose their meaning under autocast, by the beginning of their name, and why."""
 FILLS = ("Tensor.masked_fill", "torch.masked_fill")
 FLOAT16_MAX = 65504.0
-ENVIRONMENTS = frozenset(("gym", "gymnasium", "pettingzoo", "procgen", "dm_control"))
 QUANTIZERS = frozenset(("pytorch_quantization", "nncf", "brevitas", "torchao", "auto_gptq"))
 PARTS = {"scaler": "a gradient scaler", "autocast": "autocast"}
 

@@ -8,13 +8,16 @@ from turbofix.findings import Site, Worth
 from turbofix.program.model import Model, TrainingProgram
 from turbofix.program.sizes import SMALL_BATCH, are_small, has_noticeable, is_bound_by_launches
 
-from ._precision import RECURRENT
+from ._precision import ENVIRONMENTS, RECURRENT
 
 CHANNELS = 64
 """The width of a convolution that does noticeable work over pictures of any size."""
 
 THIN_WORK = 1 << 30
 """Multiplications of the largest convolution up to which a network is thin: convolutions use tensor cores anyway."""
+
+NARROW = 64
+"""A side of a matrix, as long as it is wide, whose product is over in the time that its launch takes."""
 
 SEVERAL = 256
 """The samples of a batch of convolutions where nothing tells how many there are: rarely more."""
@@ -26,7 +29,7 @@ def worth_of_work(
     """What faster arithmetic is worth for some models, by whatever codemod: little for known thin layers, much for
     known wide ones and for layers over tokens; of others, and where loaders ``read`` files in the training process,
     nothing is known."""
-    if models and all(is_thin(model, batch) for model in models):
+    if models and all(is_thin(model, batch) or is_narrow(program, model) for model in models):
         return Worth.SMALL
     if any(is_wide(model, batch) for model in models):
         return Worth.HIGH
@@ -57,12 +60,31 @@ def is_thin(model: Model, batch: int | None) -> bool:
         return bool(products.layers) and model.layers.isdisjoint(RECURRENT) and is_bound_by_launches(products, batch)
     if not products.complete or products.channels is None or products.by_position:
         return False
+    small = are_small(products, products.layers, SMALL_BATCH)
     taken = max((layer.inputs or 0 for layer in products.layers), default=0)
-    convolved = taken * products.channels * 2 * 9 * (batch or SEVERAL)
-    return products.channels < taken and convolved <= THIN_WORK and are_small(products, products.layers, SMALL_BATCH)
+    return products.channels < taken and small and _convolved(model, batch) <= THIN_WORK
 
 
-def is_over_at_once(model: Model, batch: int | None) -> bool:
+def is_over_at_once(program: TrainingProgram, model: Model, batch: int | None) -> bool:
     """Whether each layer of a thin model is known to be over before the next one is launched."""
     few = batch is not None and (batch <= SMALL_BATCH or not model.products.beside_convolutions)
-    return few and (model.products.channels or 0) <= CHANNELS
+    return is_narrow(program, model) or (few and is_thin(model, batch) and _convolved(model, batch) <= THIN_WORK // 2)
+
+
+def is_narrow(program: TrainingProgram, model: Model, acting: int = NARROW) -> bool:
+    """Whether all that a model multiplies are matrices a few numbers wide, whatever the number of their rows.
+
+    What acts in an environment takes states and gives actions, a few numbers each; its layers may be ``acting`` wide.
+    """
+    products, acts = model.products, bool(program.libraries & ENVIRONMENTS)
+    if model.convolutions or model.layers & RECURRENT or products.of_graphs or not products.complete:
+        return False
+    side = acting if acts else NARROW
+    areas = [each.elements or max(each.sides, default=0 if acts else side + 1) * side for each in products.layers]
+    return bool(areas) and max(areas) <= side * side
+
+
+def _convolved(model: Model, batch: int | None) -> int:
+    """Multiplications of the largest convolution before a classifier that takes the last maps whole."""
+    taken = max((layer.inputs or 0 for layer in model.products.layers), default=0)
+    return taken * (model.products.channels or 0) * 2 * 9 * (batch or SEVERAL)

@@ -26,8 +26,8 @@ Use instead
     option that is off is turned on where there is a GPU; calls of models beside the training's autocast get theirs.
 
 When refused
-    Nothing is said of programs that never reach a GPU, of GPUs before Volta, and of models without matrix products and
-    convolutions. It is refused for float64 and half precision, beside apex, a scaler or autocast elsewhere, where a
+    Nothing is said of programs that never reach a GPU, of GPUs before Volta, and of models with tiny products and
+    convolutions or none. It is refused for float64 and half precision, beside apex, a scaler or other autocast, where a
     library's own kernels pass messages in graphs, for gradients of gradients and closures (L-BFGS), for functions
     in the forward pass that cannot be given another type, and in reinforcement learning, where a step compares with
     what the model did in float32. A scaler that cannot go along with the optimizer is a name of the step's file; where
@@ -194,11 +194,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         place = step.forwards[0].first if step.forwards else step.loop.site
         if place in taken:
             continue
-        batch = batch_of(program, step)
-        if worth is Worth.SMALL and all(is_over_at_once(model, batch) for model in models_of(program, step)):
-            taken.add(place)
-            yield codemod.in_place(place, "its layers are over before the next one is launched: 16 bits bring nothing")
-            continue
         half = half_for(program, step)
         message = (
             f"{called(models_of(program, step))} and the loss are computed in float32; the GPU is faster in {half}"
@@ -212,6 +207,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(place, message, str(refuse), evidence=of_forward(step))
             continue
         taken.add(place)
+        batch = batch_of(program, step)
+        if worth is Worth.SMALL and all(is_over_at_once(program, model, batch) for model in models_of(program, step)):
+            yield codemod.in_place(place, "its layers are over before the next one is launched: 16 bits bring nothing")
+            continue
         trained = len(step.forwards)
         along = [
             Evidence("the forward pass" + (" of the evaluation" if number >= trained else "") + " goes along", place)

@@ -51,7 +51,7 @@ from turbofix.records import dataclass
 
 from ._precision import autocast_of, called, is_unknown, on_a_gpu
 from ._trainers import MIXED, is_sharded, on_gpu
-from ._work import worth_of_work
+from ._work import is_over_at_once, worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -65,6 +65,7 @@ codemod = Codemod(
 
 VOLTA, AMPERE = (7, 0), (8, 0)
 WIDE = 64
+TOO_THIN = "its layers are too thin to gain by another order"
 
 KEEPING = frozenset(
     f"torch.nn.{name}"
@@ -123,7 +124,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         moving = model.compiling
         by_call = moving is not None and moving.method in ("to", "cuda")
         moved = moving.moved if moving is not None and by_call else moving.before if moving is not None else None
-        reason = why_not(program, model)
+        thin = all(is_over_at_once(program, model, batch_of(program, each)) for each in steps)
+        reason = why_not(program, model) or (TOO_THIN if thin else None)
         if reason is None and moving is not None and moved is not None:
             plan = Plan(moved, moving.method if by_call else "", moving.text or "", program.layouts.views)
             of_plan.setdefault(plan, []).append(model)
@@ -220,7 +222,7 @@ def is_little(model: Model, by_hand: bool = False) -> str | None:
     sides = [min(each.inputs, each.outputs) for each in model.convolutions if each.inputs and each.outputs]
     known = len(sides) == len(model.convolutions) and not cutting
     if known and max(sides) <= WIDE and (by_hand or any((each.inputs or 0) <= 2 for each in model.convolutions)):
-        return "its layers are too thin to gain by another order"
+        return TOO_THIN
     return None
 
 

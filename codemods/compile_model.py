@@ -22,8 +22,8 @@ Use instead
     What keeps the script's own ``torch.compile`` off is turned on where it stands: a literal, or an option's default.
 
 When refused
-    Nothing is said on a CPU and for GPUs before Volta. Compiling takes a minute or more, so it is refused for trainings
-    that are known to take fewer than 6,000 steps, recurrent models, and layers at most 64 wide. It is also refused
+    Nothing is said on a CPU and for GPUs before Volta. It is refused where a minute of compiling hardly comes back: for
+    known 6,000 steps (20,000 of thin layers), recurrent models, and products no larger than 64 by 64. And it is refused
 
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - where the model is not called as ``model(x)``, for detectors and for graph networks;
@@ -61,6 +61,7 @@ from ._options import TurnedOn, turn_on, turned_on
 from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
+    ENVIRONMENTS,
     GATED_CELLS,
     GRAPHS,
     MATMULS,
@@ -76,7 +77,6 @@ from ._precision import (
     said,
     version,
 )
-from ._sixteen import ENVIRONMENTS
 from ._sizes import have_one_size, uses, varying
 from ._trainers import (
     LOADING,
@@ -93,7 +93,7 @@ from ._trainers import (
 )
 from ._trainers import on_gpu as trains_on_gpu
 from ._trainers import why_not as why_not_setting
-from ._work import is_wide, worth_of_work
+from ._work import is_narrow, is_thin, is_wide, worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -117,7 +117,6 @@ FEW = 6_000
 PASSES, EPOCHS, LONG = 2, 3, 1_000
 """Passes over data, and of a ``Trainer`` by default, which most often are over soon; what one not known may be."""
 
-NARROW = 64
 SWITCH = "torch_compile"
 NETWORKS = (
     *("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets."),
@@ -179,7 +178,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         longest = max((each for each in known if each is not None), default=None)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-        reason = why_not(program, model, steps) or over_soon(longest if None not in known else None)
+        reason = why_not(program, model, steps)
+        if reason is None and None not in known:
+            reason = over_soon(longest, thin=all(is_thin(model, batch_of(program, step)) for step in steps))
         off = compiling.off
         switch = turned_on(off)
         if off.state != "absent":
@@ -228,11 +229,10 @@ def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
     return Plan(place, compiling.text, test, compiling.after is None, dynamic, compiling.methods)
 
 
-def over_soon(steps: int | None) -> str | None:
-    """Why a training that takes so many steps is too short."""
-    if steps is None or steps >= FEW:
-        return None
-    return f"its {steps:,} steps or so hardly earn back the minute that compiling takes"
+def over_soon(steps: int | None, *, thin: bool = False) -> str | None:
+    """Why a training that takes so many steps is too short; those of a ``thin`` model are of a few milliseconds."""
+    short = steps is not None and steps < (ENOUGH if thin else FEW)
+    return f"its {steps:,} steps or so hardly earn back the minute that compiling takes" if short else None
 
 
 def are_few(passes: int | None, model: Model, few: int) -> bool:
@@ -273,12 +273,8 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
             one_size = differ or (bool(loaders) and program.complete and have_one_size(program, loaders, resized))
-            open_ones = (
-                *((ON_GPU,) if gpu is None else ()),
-                COMPILES,
-                *(() if one_size else (FEW_SIZES,)),
-                LONG_ENOUGH,
-            )
+            opens = {ON_GPU: gpu is None, COMPILES: True, FEW_SIZES: not one_size, LONG_ENOUGH: True}
+            open_ones = tuple(each for each, is_open in opens.items() if is_open)
             methods = model.compiling.methods if model.compiling is not None else ()
             message += DYNAMIC if differ else ""
             plan = Plan(starts, text, ASKED, not training.inside, differ, methods)
@@ -361,14 +357,6 @@ def is_heavy(model: Model) -> bool:
     return not model.layers_complete or bool(model.layers & HEAVY or model.convolutions)
 
 
-def is_narrow(model: Model) -> bool:
-    """Whether nothing of a model is multiplied but matrices that are a few numbers wide, once for each sample."""
-    products = model.products
-    if model.convolutions or products.by_position or products.of_graphs or not (products.complete and products.layers):
-        return False
-    return all(bool(each.sides) and max(each.sides) <= NARROW for each in products.layers)
-
-
 def is_seen_through(model: Model, steps: list[Step]) -> bool:
     """Whether the compiler is known to make one graph of a model's forward pass, and a plain step is around it."""
     known = model.layers_complete or any(each.whole and not each.unknown for each in model.convolutions)
@@ -403,7 +391,7 @@ def why_not_as_it_is(program: TrainingProgram, model: Model) -> str | None:
         return f"the kernels of {graphs[0]} do the work, and graphs differ in size: each would be compiled anew"
     if own := sorted(program.libraries & WITH_KERNELS):
         return f"the kernels of {own[0]} do the work, at each of which the graph would break"
-    if is_narrow(model):
+    if is_narrow(program, model):
         return "its layers are so narrow that launching them takes most of the time, and compiling hardly changes that"
     calls = {
         call.qualname

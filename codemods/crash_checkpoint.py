@@ -57,6 +57,7 @@ from turbofix.program.model import Framework, Run, TrainingProgram
 from turbofix.records import dataclass
 
 from ._precision import requote
+from ._work import is_narrow
 
 codemod = Codemod(
     __name__,
@@ -96,7 +97,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     own = program.framework in (Framework.PYTORCH, Framework.ACCELERATE)
     if not own or not program.script.starts or run is None:
         return
-    if is_short(run):
+    if is_short(program, run):
         soon = (
             "the training is over soon" if run.samples is not None else "each of its few passes saves what it learned"
         )
@@ -128,24 +129,21 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         by_hand = "; save the states of the model, the optimizer and the schedule every few epochs"
         yield codemod.refuse(run.loop, message, reason + by_hand, evidence=tuple(seen))
         return
-    known = (
-        (run.result or run.weights) is not None
-        and run.rounds is not None
-        and (run.samples is not None or run.rounds >= ROUNDS)
-    )
-    assumes = () if known else (LONG_ENOUGH,)
+    rounds = run.rounds if run.result or run.weights else None
+    assumes = () if rounds is not None and (run.samples is not None or rounds >= ROUNDS) else (LONG_ENOUGH,)
     plan = Plan(run, program.device.reaches_cuda or program.names_cuda)
     yield codemod.finding(run.loop, message, plan=plan, evidence=tuple(seen), assumes=assumes)
 
 
-def is_short(run: Run) -> bool:
-    """Whether a training is known to be over soon."""
+def is_short(program: TrainingProgram, run: Run) -> bool:
+    """Whether a training is known to be over soon; a step of a narrow model takes a few milliseconds."""
     if run.rounds is None:
         return False
     if run.samples is None:
         return run.rounds < FEW and run.weights is not None
     if run.samples == 1:  # a loop over steps
-        return run.rounds < STEPS
+        narrow = bool(program.models) and all(is_narrow(program, model) for model in program.models)
+        return run.rounds < STEPS * (10 if narrow else 1)
     return run.rounds * run.samples < SAMPLES
 
 

@@ -28,7 +28,7 @@ Use instead
 When refused
     Nothing is said where torch's own attention, or another fused kernel, stands in the same class. It is refused
 
-    - where weights or scores are read by themselves as well;
+    - where weights or scores are read by themselves as well, or the result is added up over the queries;
     - where the softmax runs over another axis than the last, or the scores themselves are dropped at random;
     - where gradients are differentiated once more: the kernels have no derivative for it.
 

@@ -21,7 +21,7 @@ Use instead
 
 When refused
     Nothing is said for GPUs before Ampere, on a CPU, where all matrices are known to be small, and where another
-    precision is in force in the training and its evaluations (``autocast`` goes first). It is refused
+    precision is in force in the training (``autocast`` goes first). It is refused
 
     - where the script sets full precision itself (``"highest"``, ``allow_tf32 = False``) or computes in float64;
     - where an option decides that cannot be turned on in the script: pass it;
@@ -82,7 +82,7 @@ from ._trainers import (
     stays_on_cpu,
 )
 from ._trainers import why_not as why_not_setting
-from ._work import worth_of_work
+from ._work import is_narrow, worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -99,6 +99,7 @@ codemod = Codemod(
 OFF = " (here where mixed precision is off)"
 ANOTHER = "its products are computed in another precision than float32"
 AMPERE = (8, 0)
+ACTING = 512  # the layers of what acts in an environment, on a batch of a few hundred states
 SINCE = (1, 12)  # torch.set_float32_matmul_precision
 OLD_SWITCHES = ("torch.set_float32_matmul_precision", "torch.backends.cuda.matmul.allow_tf32")
 NEW_SWITCHES = ("torch.backends.cuda.matmul.fp32_precision", "torch.backends.fp32_precision")
@@ -158,8 +159,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings whose script sets the switch."""
     models = [model for model in in_use(program) if not model.half or is_float64(model)]
-    left = left_over(program)
-    if is_in_another(program) and left is None:
+    left = OFF * is_switched(program)
+    if is_in_another(program) and not left:
         yield from codemod.nothing(program, ANOTHER)
         return
     if not may_contain(models, program.steps, MATMULS, PRODUCTS):
@@ -168,20 +169,20 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     batches = [batch_of(program, step) for step in program.steps]
     batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
     by_hand = any(call.qualname in PRODUCTS for step in program.steps for call in step.calls)
-    if models and not by_hand and all(is_little(model, batch) for model in models):
+    if models and all(is_little(program, model, batch, by_hand=by_hand) for model in models):
         yield from nothing(program, models)
         return
-    message, seen = slow(models) + (left or ""), (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
+    message, seen = slow(models) + left, (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
     reason, place = why_not(program), where(program)
     if reason is not None or place is None:
         lost = "nothing here calls what trains: set it where the training is started"
         yield codemod.refuse(place or program.steps[0].loop.site, message, reason or lost, evidence=seen)
         return
     own = program.complete and not (program.framework in NAMES and is_open(program))
-    wide = own and left is None and any(has_noticeable(each.products, batch) for each in models)
+    wide = own and not left and any(has_noticeable(each.products, batch) for each in models)
     assumes = (*gpu, *(() if wide else (WIDE_ENOUGH,)), *((LEARNS_IN_TF32,) if solves(program) else ()))
     newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-    worth = Worth.SMALL if left is not None else worth_of(program, models, batch, wide)
+    worth = Worth.SMALL if left else worth_of(program, models, batch, wide)
     yield codemod.finding(place, message, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -194,9 +195,11 @@ def nothing(program: TrainingProgram, models: Iterable[Model]) -> Iterator[InPla
         yield from codemod.nothing(program, f"{quick} use TF32, unless torch is told otherwise" if quick else small)
 
 
-def is_little(model: Model, batch: int | None) -> bool:
+def is_little(program: TrainingProgram, model: Model, batch: int | None, *, by_hand: bool = False) -> bool:
     """Whether nothing of a model is multiplied but small matrices, or what is seen of it convolves for the rest."""
-    if has_none(model.products, batch):
+    if by_hand:  # the scores of a narrow attention are as small
+        return model.products.by_position and is_narrow(program, model)
+    if is_narrow(program, model, ACTING) or has_none(model.products, batch):
         return True
     own = all(layer.startswith(PLAIN) or layer.partition(".models.")[2].startswith(FAMILIES) for layer in model.layers)
     plain = own and model.layers & (MATMULS | RECURRENT) <= {"torch.nn.Linear"}
@@ -231,9 +234,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         if stays_on_cpu(training):
             continue
         if training.precision == "other" or any(not is_off(training.argument(name)) for name in others):
-            yield from codemod.nothing(
-                program, ANOTHER
-            )  # or `torch_compile`, beside which the trainer switches TF32 on
+            yield from codemod.nothing(program, ANOTHER)  # beside `torch_compile` the trainer switches TF32 on
             continue
         models = [model for model in training.models if not is_float64(model)]
         if training.models and not models:
@@ -248,15 +249,9 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             reason = f"{older}, which cannot be read beside the newer one here"
         wide = bool(models) and all(has_noticeable(model.products, None) for model in models)
         plan = Switch("tf32", "{transformers.utils.is_torch_tf32_available}()", beside=beside(training))
-        yield codemod.offer(
-            training.site,
-            slow(models),
-            reason,
-            plan=plan,
-            evidence=seen,
-            assumes=(*(() if wide else (WIDE_ENOUGH,)), *rests_on_defaults(plan)),
-            worth=worth_of(program, models, None, wide),
-        )
+        assumes = (*(() if wide else (WIDE_ENOUGH,)), *rests_on_defaults(plan))
+        worth = worth_of(program, models, None, wide)
+        yield codemod.offer(training.site, slow(models), reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -279,14 +274,14 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         if program.target.torch < SINCE:
             yield codemod.refuse(training.site, slow(models), too_old(program), evidence=seen)
             continue
-        if models and all(is_little(model, batch) for model in models):
+        if models and all(is_little(program, model, batch) for model in models):
             yield from nothing(program, models)
             continue
-        wide = program.complete and not is_sharded(training) and set(given.values) <= {None, *FULL}
+        partly = given.known and not set(given.values) <= {None, *FULL}
+        wide = program.complete and not is_sharded(training) and not partly
         wide = wide and any(has_noticeable(model.products, batch) for model in models)
         assumes = (*((ON_GPU,) if gpu is None else ()), *(() if wide else (WIDE_ENOUGH,)))
         newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-        partly = given.known and not set(given.values) <= {None, *FULL}
         worth = Worth.SMALL if partly else worth_of(program, models, batch, wide)
         message = slow(models) + OFF * partly
         yield codemod.finding(training.site, message, plan=newer, evidence=seen, assumes=assumes, worth=worth)
@@ -324,19 +319,15 @@ def is_in_another(program: TrainingProgram) -> bool:
     return bool(program.models) and all(model.half and not is_float64(model) for model in program.models)
 
 
-def left_over(program: TrainingProgram) -> str | None:
-    """Which products a training under autocast leaves in float32, to be said behind others; None for none."""
+def is_switched(program: TrainingProgram) -> bool:
+    """Whether an option may switch off the autocast that a training runs under."""
     parts = [program.part(autocast_of(program, step)) for step in program.steps]
-    if not parts or any(part is None or part.enabled.off for part in parts):
-        return None
-    for part in filter(None, parts):
-        asked = (part.enabled.text or "").replace("'", '"')
-        on_gpus = "is_available()" in asked or asked in {cuda_test(step.device) for step in program.steps}
-        if part.enabled.state not in ("absent", "value", "computed") and not on_gpus:
-            return OFF
-    trained = {site for step in program.steps for site in step.models}
-    left = [each for each in program.evaluations if each.autocast is None and trained & set(each.models)]
-    return f" (here in the evaluation, {left[0].loop.site.line_from(program.entry)})" if left else None
+    if any(part is None or part.enabled.off for part in parts):
+        return False
+    tests = {cuda_test(step.device) for step in program.steps}
+    asked = [(each.enabled.state, (each.enabled.text or "").replace("'", '"')) for each in parts if each is not None]
+    sure = ("absent", "value", "computed")
+    return any(state not in sure and "is_available()" not in text and text not in tests for state, text in asked)
 
 
 def is_float64(model: Model) -> bool:
@@ -370,11 +361,9 @@ def solves(program: TrainingProgram) -> bool:
         return True
     for call in (call for step in program.steps for call in step.calls):
         last = call.qualname.rpartition(".")[2]
-        if last == "cdist" and 1 in call.constants:
-            continue  # by differences, without a product
-        if call.qualname.startswith("torch.linalg.") and last not in PLAIN_LINALG:
-            return True
-        if last in SOLVING and call.qualname.startswith(("torch.", "Tensor.")):
+        solving = last in SOLVING and call.qualname.startswith(("torch.", "Tensor."))
+        by_differences = last == "cdist" and 1 in call.constants  # without a product
+        if (solving and not by_differences) or (call.qualname.startswith("torch.linalg.") and last not in PLAIN_LINALG):
             return True
     return False
 

@@ -280,6 +280,7 @@ class _Reading:
             scores = func.value if isinstance(func, ast.Attribute) and own and not is_layer else arguments[0]
             query, key = self._back(scores, at)
             self._last_axis()
+            self._keeps_queries(product)
             return self._told(product, query, key, values)
         except (_OtherError, IndexError):
             return None
@@ -1015,6 +1016,15 @@ class _Reading:
 
     def _views_somewhere(self) -> bool:
         return any(".view(" in each.text for each in self.analysis.execution.modules.values())
+
+    def _keeps_queries(self, product: ast.AST) -> None:
+        """What is added up over its queries is a pooling: adding up the weights first is better."""
+        above = self.places.parent(product, self.module)
+        added = isinstance(above, ast.Attribute) and above.attr in ("sum", "mean")
+        call = self.places.parent(above, self.module) if above is not None and added else None
+        given = [*call.args, *(each.value for each in call.keywords)] if isinstance(call, ast.Call) else []
+        if {1, -2} & {*map(_number, given)}:
+            raise _WhyNotError("its result is added up over the queries: add up the weights first, and multiply once")
 
     def _is_unchanged(self, product: ast.expr) -> None:
         """What is read at the product instead of further up must be the same there."""

@@ -46,17 +46,10 @@ features of a table's row, hardly ever more."""
 
 def batch_of(program: TrainingProgram, step: Step) -> int | None:
     """The samples of a step's largest batch; None where a loader's is not known."""
-    found: list[int] = []
-    for site in step.loaders:
-        loader = program.loader(site)
-        size = loader.samples if loader is not None else None
-        if size is None or size.state not in ("value", "option"):
-            return None
-        for value in size.values:
-            if not isinstance(value, int):
-                return None
-            found.append(value)
-    return max(found, default=None)
+    found = [each.samples for site in step.loaders if (each := program.loader(site)) is not None]
+    known = all(each.state in ("value", "option") for each in found) and len(found) == len(step.loaders)
+    sizes = [value if isinstance(value, int) else None for each in found for value in each.values]
+    return max(filter(None, sizes), default=None) if known and None not in sizes else None
 
 
 def has_noticeable(products: Products, batch: int | None) -> bool:
@@ -90,22 +83,17 @@ def are_small(products: Products, layers: tuple[Product, ...], batch: int) -> bo
         features = None in ends[:1] and each is layers[0] and side * FEATURES <= limit
         return side <= FEW or features or (None in ends[1:] and each is layers[-1] and side * CLASSES <= limit)
 
-    read_by_position = (
-        products.beside_convolutions and products.embeds
-    )  # a picture's, by a decoder: rows are not samples
-    return products.complete and not read_by_position and all(map(is_small, layers))
+    decodes = products.beside_convolutions and products.embeds  # what a picture says: rows are no samples
+    return products.complete and not decodes and all(map(is_small, layers))
 
 
 def _before_the_classifier(products: Products) -> tuple[Product, ...]:
+    """All layers but the last one behind convolutions, where that may be the classifier."""
     layers = products.layers
-    if layers and products.beside_convolutions and not products.by_position and _is_classifier(layers[-1]):
-        return layers[:-1]
-    return layers
-
-
-def _is_classifier(product: Product) -> bool:
-    """Whether the last layer behind convolutions may be the classifier."""
-    return product.outputs is None or product.outputs <= CLASSES or product.outputs < (product.inputs or 0)
+    if not layers or not products.beside_convolutions or products.by_position:
+        return layers
+    inputs, outputs = layers[-1].inputs or 0, layers[-1].outputs or 0
+    return layers[:-1] if outputs <= CLASSES or outputs < inputs else layers
 
 
 def _is_noticeable(product: Product, products: Products, batch: int | None) -> bool:
