@@ -176,8 +176,6 @@ def test_a_script_has_no_cells() -> None:
         (json.dumps(book()).encode("utf-16"), "not UTF-8"),
         (b"[" * 100_000, "cannot be read"),
         (written(code("x = 1"), code(f"{MARK} = 1")), "cell 2 holds the character"),
-        (written(code('"""'), text_cell("so far"), code('"""')), "cell 1 does not end"),
-        (written(code("@decorated"), code("def f(): pass")), "cell 1 does not end"),
     ],
 )
 def test_what_is_no_notebook_is_a_sentence(data: bytes, sentence: str) -> None:
@@ -490,6 +488,28 @@ def test_a_cell_that_is_not_python_is_a_sentence(run: Run, tmp_path: Path) -> No
             assert sentence in ran.err
             assert "good.py" in ran.out
         assert (tmp_path / "book.ipynb").read_bytes() == data
+
+
+@pytest.mark.parametrize("broken", ["  x = 1\n y", ")", "print 'so far'\n\n%time\n", '"""', "@decorated"])
+def test_a_cell_that_no_python_reads_is_left_out(broken: str, run: Run, tmp_path: Path) -> None:
+    cells = [broken, PARTS[0], broken, PARTS[1], PARTS[2], broken]
+    new, outcome = rewritten(cells_of(cells), tmp_path)
+    assert b"torch.autocast" in new
+    sources = ["".join(cell["source"]) for cell in json.loads(new)["cells"]]
+    assert [each for each in sources if each not in PARTS].count(broken) == 3
+    assert rewritten(new, tmp_path)[0] == new
+    said = "book.ipynb:cell {}: Python cannot read this cell, so it cannot run: it was left out"
+    assert [warning.endswith(said.format(n)) for warning, n in zip(outcome.warnings, (1, 3, 6), strict=True)] == [
+        True
+    ] * 3
+    assert f"warning: {said.format(1)}" in run("analyze", "book.ipynb").err
+    assert run("analyze", "book.ipynb").code != 2
+
+
+def test_a_cell_that_is_left_out_is_never_written() -> None:
+    source = good(written(code("a = 1"), code(")")))
+    assert split(source.text) == ["a = 1", "#"]
+    assert "cell 2" in getattr(source.encode(source.text + "\nb = 2"), "sentence", "")
 
 
 def test_the_diff_is_one_that_git_takes(run: Run, tmp_path: Path) -> None:

@@ -1679,6 +1679,11 @@ def test_a_part_of_an_output_may_be_none() -> None:
     assert constant(second.receiver) is False
 
 
+def test_a_cast_gives_what_is_cast() -> None:
+    execution = run("import typing\na = typing.cast(int, 3)\nb = typing.cast(typ=str, val=4)\n")
+    assert [constant(named(execution, name)) for name in "ab"] == [3, 4]
+
+
 def test_a_return_in_a_dead_branch_returns_nothing() -> None:
     execution = run("DEBUG = False\ndef f():\n    if DEBUG:\n        return 1\n    return 2\nx = f()\n")
     assert constant(named(execution, "x")) == 2
@@ -1752,6 +1757,33 @@ def whole(rate=0.1):
 def test_what_is_handed_to_a_call_that_is_not_followed_is_entered_where_nothing_trains(given: str, loops: int) -> None:
     found = run(f"import library, task\nsearch = library.search()\n{given}\n", task=HANDED)
     assert len([each for each in found.events if each.kind == "backward"]) == loops
+
+
+@pytest.mark.parametrize(
+    ("given", "loops"),
+    [
+        ("@search.command()\ndef learn():\n    task.whole()", 1),
+        ("@search.group()\ndef cli(): pass\n@cli.command\ndef learn():\n    from task import whole\n    whole()", 1),
+        ("def learn():\n    task.whole()", 0),
+        ("@search.command()\ndef learn():\n    task.whole()\nfor x in y:\n    loss.backward()", 1),
+    ],
+)
+def test_what_a_decorator_may_hand_over_is_called_where_nothing_trains(given: str, loops: int) -> None:
+    found = run(f"import library, task\nfrom library import loss, y\nsearch = library.search()\n{given}\n", task=HANDED)
+    assert len([each for each in found.events if each.kind == "backward"]) == loops
+
+
+@pytest.mark.parametrize(
+    ("body", "made"),
+    [
+        ("def __init__(self, folds=1): pass", True),
+        ("pass", False),
+        ("def __init__(self): pass\n    @abc.abstractmethod\n    def train(self): pass", False),
+    ],
+)
+def test_a_class_that_a_library_makes_from_a_file(body: str, made: bool) -> None:
+    text = f"import abc, library\nclass A(library.Base):\n    {body}\na = A.from_config('a.yaml', debug=True)\n"
+    assert isinstance(named(run(text), "a"), Instance) is made
 
 
 def test_a_step_that_is_handed_over_is_repeated_by_code_that_is_not_followed() -> None:

@@ -6,9 +6,9 @@ code holds, so that they are found again in a rewritten text, and what they hide
 
 from __future__ import annotations
 
-import ast
 import re
-import warnings
+
+from turbofix.nodes import unreadable
 
 MARK = "\u02cd"  # MODIFIER LETTER LOW MACRON: an identifier may be made of it
 MASKED = re.compile(rf"exec\({MARK}+\)|(?:#(?:%%)?)?{MARK}+")
@@ -51,12 +51,17 @@ def mask(cell: str) -> str:
         assert first is not None
         line = _body(first.group())
         if magic[1] not in _PYTHON:
-            return "".join(map(_commented, _LINE.findall(cell)))
+            return comment(cell)
         head = cell[: first.start()] + "#%%" + MARK * (len(line) - 3) + first.group()[len(line) :]
         return head + _masked_lines(cell[first.end() :])
-    if _BARE.fullmatch(cell) and not _is_python(cell):
+    if _BARE.fullmatch(cell) and unreadable(cell):
         return "".join(_marked(each, "") for each in _LINE.findall(cell))
     return _masked_lines(cell)
+
+
+def comment(cell: str) -> str:
+    """A cell that is no Python, of the same length."""
+    return "".join(map(_commented, _LINE.findall(cell)))
 
 
 def unmask(new: str, cell: str) -> str | None:
@@ -137,13 +142,3 @@ def _run(line: str) -> str:
 def _commented(line: str) -> str:
     length = len(_body(line))
     return ("#" + MARK * (length - 1) if length else "") + line[length:]
-
-
-def _is_python(text: str) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except (SyntaxError, ValueError):
-        return False
-    return True

@@ -54,6 +54,28 @@ def parse(text: str) -> ast.Module:
             return ast.parse(old.removeprefix(_BYTE_ORDER_MARK))
 
 
+def unreadable(text: str) -> Exception | None:
+    """What stops Python from reading a text; None where it reads it."""
+    try:
+        parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return error
+    return None
+
+
+def newer_reads(text: str, error: Exception) -> bool:
+    """Whether a newer Python reads what this one does not: LibCST, which knows newer grammars, does."""
+    import libcst
+
+    if not isinstance(error, SyntaxError) or "too many nested" in str(error):  # LibCST has no such limit, and dies
+        return False
+    try:
+        libcst.parse_module(text)
+    except Exception:
+        return False
+    return True
+
+
 @lru_cache(maxsize=16)
 def tokens(text: str) -> tuple[tokenize.TokenInfo, ...]:
     """The tokens of a file's text, their lines ended as they are in the text; a byte-order mark is no part of them.

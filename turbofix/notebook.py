@@ -14,10 +14,11 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from turbofix.magics import MARK, mask, unmask
-from turbofix.nodes import parse
+from turbofix.magics import MARK, comment, mask, unmask
+from turbofix.nodes import newer_reads, unreadable
 from turbofix.records import dataclass
 
 FENCE_LINE = f"# %% {MARK}"
@@ -84,10 +85,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook's JSON and the code cells in it."""
+    """A notebook's JSON and the code cells in it; the code of those that are left out is masked."""
 
     json: str
     cells: tuple[Cell, ...]
+    left_out: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
@@ -123,7 +125,7 @@ class Notebook:
             if part == cell.masked:
                 continue
             code = unmask(part, cell.text)
-            if code is None:
+            if code is None or cell.number in self.left_out:
                 raise NotReadable(f"the new text changes a magic or a shell line of cell {cell.number}")
             spelling = spelling if spelling is not None else self._spelling()
             pieces += [self.json[at : cell.start], _source(self.json, cell, code, spelling)]
@@ -166,9 +168,7 @@ def read(text: str) -> Notebook:
         raise NotReadable("it has no list of cells, so it is no notebook")
     if not _is_python(document):
         return Notebook(text, ())
-    notebook = Notebook(text, tuple(_code_cells(text)))
-    _demand_whole_cells(notebook)
-    return notebook
+    return _runnable(text, tuple(_code_cells(text)))
 
 
 def _is_python(document: dict[str, object]) -> bool:
@@ -213,20 +213,15 @@ def _literals(text: str, start: int) -> Iterator[Literal]:
     return (Literal(*span, _value(text, span)) for span in spans)
 
 
-def _demand_whole_cells(notebook: Notebook) -> None:
-    """Raise ``NotReadable`` where a cell goes on in the next one: each alone would not be Python."""
-    if len(notebook.cells) < 2:
-        return
-    try:
-        statements = parse(notebook.text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # told where Python's errors are told
-    places = notebook.places
-    for statement in statements:
-        begin = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", []))])
-        first, last = places.place(begin)[0], places.place(statement.end_lineno or begin)[0]
-        if first != last:
-            raise NotReadable(f"its cell {first} does not end the statement that it begins, so it is not Python")
+def _runnable(text: str, cells: tuple[Cell, ...]) -> Notebook:
+    """Leave out the cells that no Python reads, which cannot run; of nothing else the first stays, for its error."""
+    errors = ((cell, unreadable(cell.masked)) for cell in cells)
+    broken = [cell for cell, error in errors if error and not newer_reads(cell.masked, error)]
+    if len(broken) == len(cells):
+        broken = broken[1:]
+    left_out = tuple(cell.number for cell in broken)
+    runnable = [replace(cell, masked=comment(cell.text)) if cell.number in left_out else cell for cell in cells]
+    return Notebook(text, tuple(runnable), left_out)
 
 
 # A scanner for where things stand in JSON that is known to be valid.

@@ -23,7 +23,7 @@ from turbofix.codemod import Codemod
 from turbofix.config import Suppressions, suppressions
 from turbofix.findings import STUB, Examined, Finding, InPlace, Refusal, Risk, Site, Spot, spot
 from turbofix.importers import followed
-from turbofix.nodes import parse
+from turbofix.nodes import newer_reads, unreadable
 from turbofix.records import dataclass
 from turbofix.sentences import examined_retold, in_place_retold, with_lines
 
@@ -117,10 +117,9 @@ class FileReport:
     went wrong inside turbofix (each one a bug of ours), with the traceback behind the sentence's line. ``cells`` are
     those of a notebook. ``mended``: what stops the script today is rewritten, so that what rests on that alone is
     accepted. ``defines``: it holds a training loop and starts no training by itself; ``started_by`` are scripts that
-    import it. ``risk`` is the highest that the user accepts for it,
-    ``likely`` whether what rests on assumptions is accepted, too. ``warnings`` are sentences about the user's own
-    comments. ``acts_on`` are the lines of other files that a training does something on, ``unfollowed`` sentences about
-    what may train where nothing was seen to.
+    import it. ``risk`` is the highest that the user accepts for it, ``likely`` whether what rests on assumptions is
+    accepted, too. ``warnings`` are sentences about what the user wrote amiss. ``acts_on`` are the lines of other files
+    that a training does something on, ``unfollowed`` sentences about what may train where nothing was seen to.
     """
 
     path: Path
@@ -775,34 +774,19 @@ def line_starts(text: str) -> list[int]:
 
 def syntax_error(path: Path, text: str) -> str | None:
     """A sentence that says what stopped Python from reading the text; None where it reads it."""
-    try:
-        parse(text)
-    except SyntaxError as error:
-        where = f"{path}:{error.lineno or 1}:{error.offset or 1}"
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        if "print" in (error.msg or "") and "parentheses" in (error.msg or ""):
-            return f"{where}: this is Python 2 (print without parentheses); convert it to Python 3 first"
-        overflows = "too many nested" in (error.msg or "")  # LibCST's parser has no such limit, and dies
-        if not overflows and libcst_reads(text):
-            return (
-                f"{where}: Python {version} cannot read this ({error.msg}), a newer one can: "
-                "run turbofix with the Python that runs the script"
-            )
-        return f"{where}: Python {version} cannot read this: {error.msg}"
-    except (ValueError, RecursionError, MemoryError) as error:
-        return f"{path}: Python cannot read this: {error}"
-    return None
-
-
-def libcst_reads(text: str) -> bool:
-    """Whether LibCST, which knows newer grammars than the running Python, parses the text."""
-    import libcst
-
-    try:
-        libcst.parse_module(text)
-    except Exception:
-        return False
-    return True
+    error = unreadable(text)
+    if not isinstance(error, SyntaxError):
+        return f"{path}: Python cannot read this: {error}" if error else None
+    where = f"{path}:{error.lineno or 1}:{error.offset or 1}"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if "print" in (error.msg or "") and "parentheses" in (error.msg or ""):
+        return f"{where}: this is Python 2 (print without parentheses); convert it to Python 3 first"
+    if newer_reads(text, error):
+        return (
+            f"{where}: Python {version} cannot read this ({error.msg}), a newer one can: "
+            "run turbofix with the Python that runs the script"
+        )
+    return f"{where}: Python {version} cannot read this: {error.msg}"
 
 
 def worth_analysing(entry: Path, text: str, workspace: Workspace) -> bool:

@@ -96,7 +96,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of all inputs. ``warnings`` are sentences about what the user wrote for turbofix in the files.
+    """What came of all inputs. ``warnings`` are sentences about what the user wrote amiss in the files.
 
     ``sharing`` are scripts that nobody named and that run files which would be rewritten.
     """
@@ -338,8 +338,14 @@ def _report(script: Script, workspace: Workspace, codemods: Sequence[Codemod]) -
         cells=cells,
         risk=script.risk,
         likely=script.trust.likely,
-        warnings=tuple(_unknown_names(report, cells, workspace, codemods)),
+        warnings=(*_left_out(source), *_unknown_names(report, cells, workspace, codemods)),
     )
+
+
+def _left_out(source: Source) -> Iterator[str]:
+    """The cells of a notebook that were not read."""
+    for cell in source.notebook.left_out if source.notebook is not None else ():
+        yield f"{shown(source.path)}:cell {cell}: Python cannot read this cell, so it cannot run: it was left out"
 
 
 def _unknown_names(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from turbofix.nodes import parse, walk
+from turbofix.nodes import parse, unreadable, walk
 
 _ADDING = frozenset(("append", "insert", "extend", "addsitedir"))
 _SAME = frozenset(("abspath", "realpath", "normpath", "expanduser", "fspath", "str", "Path"))
@@ -19,15 +19,11 @@ _DEEPEST = 8
 @lru_cache(maxsize=256)
 def added_folders(text: str, file: Path, root: Path) -> Sequence[Path]:
     """The folders below ``root`` that a file puts on ``sys.path``; relative ones are tried from there and from here."""
-    if "sys.path" not in text and "addsitedir" not in text:
-        return []
-    try:
-        tree = parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if ("sys.path" not in text and "addsitedir" not in text) or unreadable(text):
         return []
     names: dict[str, ast.expr] = {}
     given: list[ast.expr] = []
-    for node in walk(tree):
+    for node in walk(parse(text)):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             names[node.targets[0].id] = node.value
         elif isinstance(node, ast.AugAssign) and _is_path(node.target):

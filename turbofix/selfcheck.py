@@ -20,7 +20,7 @@ from pathlib import Path
 from turbofix.datafile import NotPlainError, is_data, lost, read
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.magics import MARK, MASKED
-from turbofix.nodes import Word, children, parse, stretches, walk, words
+from turbofix.nodes import Word, children, parse, stretches, unreadable, walk, words
 from turbofix.notebook import split
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
@@ -189,12 +189,9 @@ def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:
 
 def _count_under_autocast(text: str) -> int:
     """How many calls of ``backward`` and ``step`` stand in the body of a ``with`` that opens autocast."""
-    if "autocast" not in text:
+    if "autocast" not in text or unreadable(text):
         return 0
-    try:
-        nodes = list(walk(parse(text)))
-    except (SyntaxError, ValueError):
-        return 0
+    nodes = list(walk(parse(text)))
     contexts = {
         target.id
         for node in nodes

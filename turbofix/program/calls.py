@@ -719,7 +719,7 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
     tensors = tensors_passed(arguments)
     place = surest(device_of(tensors), model.device)
     bases = _unwrapped(model)
-    loss = holds = False
+    loss, holds = False, not bases  # what wraps a model that nobody knows gives what that gives
     for base in bases:
         if isinstance(base, Instance):
             loss = loss or is_criterion(base)

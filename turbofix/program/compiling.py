@@ -129,9 +129,9 @@ def _hooking_in(scope: ast.AST) -> list[ast.Call]:
 
 
 def registers_hook(call: ast.Call) -> bool:
-    """Whether a call has something called whenever a layer is, or a gradient is there."""
+    """Whether a call has something called whenever a layer is, or a gradient is there: not where a state is saved."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    return name.startswith("register_") and name.endswith("_hook")
+    return name.startswith("register_") and name.endswith("_hook") and "_state_" not in name
 
 
 def _compiling(

@@ -195,7 +195,8 @@ def _enter(interp: Interpreter, function: Function | Bound, node: ast.AST) -> bo
 
 
 def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
-    """Execute what nobody called, in the script itself, if a word of a training step stands in it.
+    """Execute what nobody called, in the script itself, if a word of a training step stands in it or, where nothing
+    trains, a decorator may have handed it to a library, as those of commands do.
 
     Functions get unknown parameters (a default becomes an option); methods an object that ``__init__`` made.
     """
@@ -203,7 +204,10 @@ def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
     interp.frame = Frame(None, module.scope, module)
     interp.control = interp.module_controls[module]
     for node, function in list(interp.functions.items()):
-        if function.module is module and node not in interp.called and interp.glance.mentions_training(node, module):
+        if function.module is not module or node in interp.called:
+            continue
+        handed = function.decorators and function.cls is None and not any(map(_trains, interp.events))
+        if handed or interp.glance.mentions_training(node, module):
             receiver = [] if function.cls is None else [Passed(_receiver(interp, function.cls))]
             calls.invoke(interp, function, Arguments(receiver), None)
     for cls in list(interp.classes.values()):  # what it inherits from a class of another file

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
-from turbofix.nodes import parse, walk
+from turbofix.nodes import parse, unreadable, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.execution import ModuleFile
@@ -55,11 +55,7 @@ def takers_outside(
         text = analysis.execution.read(path) if path.absolute() not in known else None
         if text is None or not words.search(text) or not any(name in text for name in names) or not where(text):
             continue
-        try:
-            tree = parse(text)
-        except (SyntaxError, ValueError):
-            continue
-        for node in _taken(tree, path, module.path, analysis, names):
+        for node in () if unreadable(text) else _taken(parse(text), path, module.path, analysis, names):
             yield node, path
 
 

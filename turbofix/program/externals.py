@@ -632,7 +632,8 @@ def _call_random(interp: Interpreter, qualname: str, arguments: Arguments, node:
 
 
 def _pass_through(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    value = first(arguments) or UNKNOWN
+    cast = arguments.get("val", 1) if qualname == "typing.cast" else None
+    value = cast.value if cast is not None else first(arguments) or UNKNOWN
     interp.event("call", node, qualname, None, arguments, value)
     if qualname in ("copy.copy", "copy.deepcopy") and isinstance(value, Mapping):
         copied = Mapping(interp.control, value.origin)

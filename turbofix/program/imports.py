@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turbofix.findings import STUB
-from turbofix.nodes import parse
+from turbofix.nodes import parse, unreadable
 from turbofix.program import access, libraries
 from turbofix.program.answers import kept, once_per_node
 from turbofix.program.scopes import Lazy, ModuleFile
@@ -74,18 +74,13 @@ def load(interp: Interpreter, path: Path, name: str) -> ModuleFile | None:
         return interp.modules[path]
     text = interp.read(path) if path.suffix != STUB else path.read_text("utf-8")
     module: ModuleFile | None = None
-    if text is not None:
-        try:
-            tree = parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            tree = None
-        if tree is not None:
-            module = ModuleFile(path, name, text, tree)
-            interp.folders += [each for each in added_folders(text, path, interp.root) if each not in interp.folders]
-            for member, becomes in kept(tree, "changed_members", lambda: changed_members(text)):
-                interp.changed.setdefault(member, set()).add(becomes)
-            module.scope.names["__name__"] = Const(name)
-            module.scope.names["__file__"] = Opaque("__file__", "free")
+    if text is not None and not unreadable(text):
+        module = ModuleFile(path, name, text, parse(text))
+        interp.folders += [each for each in added_folders(text, path, interp.root) if each not in interp.folders]
+        for member, becomes in kept(module.tree, "changed_members", lambda: changed_members(text)):
+            interp.changed.setdefault(member, set()).add(becomes)
+        module.scope.names["__name__"] = Const(name)
+        module.scope.names["__file__"] = Opaque("__file__", "free")
     interp.modules[path] = module
     return module
 

@@ -406,7 +406,7 @@ PASS_THROUGH = words(
     omegaconf.OmegaConf.create torch.cuda.make_graphed_callables
     """
 )
-"""Calls that give back their first argument, or a copy or a wrapper that behaves like it."""
+"""Calls that give back their first argument (``cast`` its second), or a copy or a wrapper that behaves like it."""
 
 COLLATES = words("torch.utils.data.default_collate torch.utils.data.default_convert")
 """Calls that make a batch of a list of items, as loaders do that are given no function for it."""

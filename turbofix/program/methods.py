@@ -147,7 +147,7 @@ def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Argu
         return NONE
     if type(receiver) is ModuleValue:  # globals().get(name)
         return calls.named_member(interp, receiver, _argument(arguments), node)
-    if type(receiver) is Class and name in _REVIVALS and receiver.externals():
+    if type(receiver) is Class and receiver.externals() and _makes(receiver, name):
         init = receiver.find("__init__")
         taken = [each.arg for each in parameters(init.node)] if type(init) is Function else []
         kept = {each: passed for each, passed in arguments.keywords.items() if each in taken}
@@ -155,8 +155,13 @@ def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Argu
     return _call_anything(interp, receiver, name, arguments, node)
 
 
-_REVIVALS = frozenset({"from_pretrained", "load_from_checkpoint"})
-"""Methods that a class inherits from a library, and that make an object of it with saved weights."""
+def _makes(cls: Class, name: str) -> bool:
+    """Whether a method that a class inherits from a library makes an object of it: with saved weights, or as a file
+    says, which may choose a class where this one is abstract or leaves how it is made to others."""
+    found = [cls.find(each) for base in cls.mro() if type(base) is Class for each in base.names]
+    abstract = any(type(each) is Function and access.has_decorator(each, "abc.abstractmethod") for each in found)
+    chosen = abstract or type(cls.find("__init__")) is not Function
+    return name in ("from_pretrained", "load_from_checkpoint") or (name.startswith("from_") and not chosen)
 
 
 def of_option(option: Option, value: Value) -> Value:

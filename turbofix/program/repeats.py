@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from turbofix.findings import Evidence, Site
-from turbofix.nodes import walk
+from turbofix.nodes import unreadable, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event
@@ -77,11 +77,7 @@ def _without_comments(module: ModuleFile) -> str:
 def _is_code(analysis: Analysis, match: re.Match[str], module: ModuleFile) -> bool:
     """Whether what a comment says could stand in the program, and is no advice against it."""
     comment = analysis.facts.places.page(module).comment(_line(module, match).line) or ""
-    try:
-        ast.parse(comment)
-    except SyntaxError:
-        return False
-    return True
+    return not unreadable(comment)
 
 
 def _line(module: ModuleFile, match: re.Match[str]) -> Site:
