@@ -13,6 +13,10 @@ from turbofix.findings import Site
 from turbofix.nodes import parse, walk
 from turbofix.program.model import Argument, Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
 
+LITTLE = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR100")
+SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in LITTLE}
+"""Datasets of small pictures in memory, whose epochs take seconds."""
+
 
 def copies_itself(program: TrainingProgram) -> bool:
     """Whether the script's own loops copy the batches of its own loaders: DeepSpeed moves none, and beside a training

@@ -17,12 +17,12 @@ Use instead
         parser.add_argument("--batch-size", type=int, default=32)
         parser.add_argument("--accumulation-steps", type=int, default=1)
 
-    Two values change and no code: ``loss / 1``, ``% 1 == 0`` and a loop over ``range(1)`` stay. The batch grows up to
-    64 samples, and what is left stays accumulated. The same two numbers are settings of transformers' ``Trainer``.
+    Two values change and no code: ``loss / 1``, ``% 1 == 0`` and a loop over ``range(1)`` stay. The batch grows to 64,
+    small samples to 256, and the rest stays accumulated. Lightning, Accelerate and the ``Trainer`` have both numbers.
 
-    Without accumulation, batches of up to 16 samples become 64 (under the ``Trainer`` 32), of up to 32 for a narrow
-    network four times as large, and up to 64 rows of a table or array 128 to 256. The learning rate grows with them
-    where it is written. Batches of up to 8 samples of an evaluation, which teach nothing, become at least 32.
+    Without accumulation, or where few samples add up, batches of up to 16 become 64 (under the ``Trainer`` 32), of up
+    to 32 for a narrow network four times as large, and up to 64 rows of a table or pictures of 32 by 32 at least 128.
+    The learning rate grows where it is written. Batches of up to 8 of an evaluation become at least 32.
 
 When refused
     Refused for torchvision's detectors, where the loss is not divided by the number of accumulated batches, where the
@@ -70,6 +70,7 @@ from turbofix.program.sizes import is_bound_by_launches
 from turbofix.records import dataclass
 
 from ._loaders import (
+    SMALL_IMAGES,
     at,
     called,
     is_in_the_way,
@@ -95,30 +96,21 @@ codemod = Codemod(
     otherwise="no small batch was recognised here that could grow",
 )
 
-FEWEST, TINY, SMALL, NARROW = 4, 8, 16, 32
-"""A batch of at most so many samples is too few for an update, tiny, or small; or small where kernels hardly start."""
+FEWEST, TINY, SMALL, NARROW, ENOUGH = 4, 8, 16, 32, 64
+"""A batch of at most so many samples is too few for an update, tiny, or small; or small where kernels hardly start; and
+what is enough."""
 
-JOINED, ENOUGH = 16, 64
-"""Accumulated batches of at most so many samples are joined, up to what is enough."""
+SMALL_ROWS, ENOUGH_ROWS, ENOUGH_TEXTS = 64, 256, 32
+"""The same for rows of a table and for pictures of 32 by 32: a step over a few is nothing but the start of kernels; and
+what is enough for the ``Trainer``, whose own default is a batch of 8."""
 
-SMALL_ROWS, ENOUGH_ROWS = 64, 256
-"""The same for rows of a table: a step over a few of them is nothing but the start of kernels."""
-
-SMALL_TEXTS, ENOUGH_TEXTS = 16, 32
-"""The same for batches of the ``Trainer``, whose own default is a batch of 8."""
-
-LISTS = (ast.List, ast.Tuple, ast.Set)
-
-WHOLE_BATCH = ("BatchNorm", "SyncBatchNorm")
-"""Layers that look at the batch as a whole."""
+LARGE = re.compile(r"[Rr]esize\w*\(\D{0,9}([6-9]\d|\d{3})|\b(224|227|299|384)\b")
+"""What tells that pictures are made larger: the number that they are resized to, or one that networks are made for."""
 
 BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 """The two settings of transformers' trainer."""
 
 TOO_FEW = "which fill a GPU only where a sample or the model is large"
-
-ONE_SAMPLE = r"\bassert .*(size\(0\)|shape\[0\]|len\(.+\)) == 1\b"
-"""How a loop makes sure that it is given one sample at a time."""
 
 SETS_RATE = re.compile(
     r"""\b(OneCycleLR|CyclicLR)\(|param_groups\S*?(:\s*\w+)?\[["']lr["']\]\s*[*/]?=[^=]"""
@@ -129,6 +121,10 @@ SETS_RATE = re.compile(
 FAR = 16
 BY_RULE = f"in proportion for SGD up to {FAR} times, else with the square root"
 OTHER_RATE = f"the learning rate has to grow with them ({BY_RULE})"
+
+
+Bounds = tuple[int, int, int]
+"""The smallest batch, up to where batches are small, and what they become."""
 
 
 @dataclass(frozen=True)
@@ -151,19 +147,19 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for loader in sorted((*program.loaders, *by_hand(program)), key=lambda each: each.role == "evaluation"):
         steps = [step for step in program.steps if loader.site in (*step.loaders, step.loop.site)]
         size = smallest(loader)
-        if size is None or place(loader) in told or program.framework in BY_SETTINGS:
-            continue
-        told.add(place(loader))  # who evaluates with the same number has been spoken of
+        if size is None or place(loader) in told or program.framework in (Framework.TRANSFORMERS, Framework.DEEPSPEED):
+            continue  # their settings name the batch
         accumulation = next((step.accumulation for step in steps if step.accumulation is not None), None)
-        if accumulation is not None and len(steps) == 1:
-            yield from accumulated(program, loader, steps[0], accumulation, size)
-        elif accumulation is None and assumes is not None and not accumulates(program):
-            small, enough = bounds(program, loader, steps, size)
-            if size <= small:
-                found = grown(program, loader, steps, (size, small, enough), assumes, told)
-                if isinstance(found, Finding) and isinstance(found.plan, Plan):
-                    told.update(site for site, _ in found.plan.values)
-                yield found
+        sums = None if loader.role == "evaluation" else next(iter(summed(program)), None)
+        by, many = accumulation or sums, 1 if sums is None else one_number(sums)
+        small, enough = bounds(program, loader, steps, size)
+        if by is not None or size <= small:
+            told.add(place(loader))  # who evaluates with the same number has been spoken of
+        if accumulation is None and many is not None and size * many <= small:
+            if assumes is not None:
+                yield grown(program, loader, steps, (size, small, enough), assumes, told, sums)
+        elif by is not None and (len(steps) == 1 or (by is sums and not program.steps)):
+            yield from accumulated(program, loader, steps, by, (size, small, enough))
 
 
 def by_hand(program: TrainingProgram) -> list[Loader]:
@@ -178,10 +174,6 @@ def smallest(loader: Loader) -> int | None:
     return min((each for each in batch.values if type(each) is int and batch.known), default=None)
 
 
-BY_SETTINGS = (Framework.TRANSFORMERS, Framework.DEEPSPEED)
-"""The frameworks whose settings name the batch."""
-
-
 def on_the_gpu(program: TrainingProgram) -> tuple[Assumption, ...] | None:
     """What is assumed of the device; None where the training is known to leave the GPU alone."""
     if program.framework is Framework.PYTORCH:
@@ -189,11 +181,11 @@ def on_the_gpu(program: TrainingProgram) -> tuple[Assumption, ...] | None:
     return None if any(on_gpu(training) is False for training in program.trainings) else ()
 
 
-def accumulates(program: TrainingProgram) -> bool:
-    """Whether a framework sums the gradients of several batches."""
+def summed(program: TrainingProgram) -> list[Argument]:
+    """How many batches a framework sums the gradients of, where it is told to."""
     given = [owner.argument(STEPS) for owner in program.owners]
     given += [training.argument("accumulate_grad_batches") for training in program.trainings]
-    return any(each.state != "absent" and one_number(each) != 1 for each in given)
+    return [each for each in given if each.state != "absent" and one_number(each) != 1]
 
 
 def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: int) -> tuple[int, int]:
@@ -211,12 +203,18 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     data = loader.dataset
     bare = data.kind == "map" and not data.work and "." not in (data.qualname or ".")
     large = any(layer.endswith(("Conv2d", "from_pretrained")) for layer in layers)
-    if (data.kind == "tensors" or data.table or bare) and not large:
+    little = data.qualname in SMALL_IMAGES and not says(program, LARGE)
+    if little or ((data.kind == "tensors" or data.table or bare) and not large):
         return SMALL_ROWS, min(ENOUGH_ROWS, max(SMALL_ROWS * 2, size * 8))
     narrow = models and all(
         each.products.layers and not each.convolutions and is_bound_by_launches(each.products, size) for each in models
     )
     return NARROW if narrow else SMALL, max(ENOUGH, size * 4)
+
+
+def says(program: TrainingProgram, pattern: re.Pattern[str]) -> bool:
+    """Whether a file of the program has such a text."""
+    return any(pattern.search(module.text) for module in program.modules.by_path.values())
 
 
 def models_of(program: TrainingProgram, steps: list[Step]) -> list[Model]:
@@ -229,22 +227,24 @@ def norm_of(program: TrainingProgram, steps: list[Step]) -> str | None:
     """A layer of the steps' models that looks at the batch as a whole."""
     layers = {layer.rpartition(".")[2] for model in models_of(program, steps) for layer in model.layers}
     layers |= {call.qualname.rpartition(".")[2] for step in steps for call in step.calls}
-    return min((each for each in layers if each.startswith((*WHOLE_BATCH, "batch_norm"))), default=None)
+    return min((each for each in layers if each.startswith(("BatchNorm", "SyncBatchNorm", "batch_norm"))), default=None)
 
 
 def grown(  # noqa: PLR0913
     program: TrainingProgram,
     loader: Loader,
     steps: list[Step],
-    sizes: tuple[int, int, int],
+    sizes: Bounds,
     assumes: tuple[Assumption, ...],
     changed: set[Site],
+    sums: Argument | None,
 ) -> Finding | Refusal:
-    """A step for each small batch: a larger one is another training, with another learning rate.
+    """A small batch for each update: a larger one is another training, with another learning rate.
 
-    ``sizes``: the smallest batch, up to where batches are small, and what they become. ``changed``: by other findings.
+    ``changed``: by findings, this one's are added. ``sums``: how many batches a framework adds up, which are few, too.
     """
     size, small, enough = sizes
+    times = enough / size / (one_number(sums) or 1 if sums is not None else 1)
     batch, evaluates = loader.argument("batch_size"), loader.role == "evaluation"
     few = "" if one_number(batch) is not None else "as few as "
     many = f"batches of {few}{size} samples" if size > 1 else f"batches of {few}one sample"
@@ -253,24 +253,26 @@ def grown(  # noqa: PLR0913
     message = f"{who} {many}, {TOO_FEW}; "
     few_at = [(each, site) for each, site in written(batch) if type(each) is int and each <= small]
     values = tuple((site, enough) for _, site in few_at)
+    values += ((sums.edit_at, 1),) if sums is not None and sums.edit_at is not None else ()
     rates: list[Rate] = []
     if evaluates:
         message += f"batches of {enough} may change a figure that is averaged over batches"
     else:
-        rates = rates_of(program, steps, enough / size) if len({each for each, _ in few_at}) == 1 else []
+        rates = rates_of(program, steps, times) if len({each for each, _ in few_at}) == 1 else []
         rates = [each for each in rates if each[0] not in changed]
-        message += f"batches of {enough} change the recipe: {growing(rates)}"
+        alone = "" if sums is None else ", each with an update of its own,"
+        message += f"batches of {enough}{alone} change the recipe: {growing(rates)}"
         if any(step.epoch_loop is not None for step in steps) and few_at:
-            message += f", an epoch has {enough / size:.3g} times fewer updates"
+            message += f", an epoch has {times:.3g} times fewer updates"
         norm = norm_of(program, steps)
         message += f", and {norm} sees other statistics" if norm else ""
     same = (each for each in program.loaders if place(each) == place(loader) and each.role == "evaluation")
     leaving = next((each for each in same if is_in_the_way(each.argument("drop_last"))), None)
     message += f"; `drop_last` of {called(leaving)} leaves more samples out" if leaving is not None else ""
     message += read_elsewhere(program, loader) + said_beside(batch)
-    own = of_value("the batch size", batch, loader.site)
-    seen = of_loader(program, loader, "batch_size") if is_made else (own,)
-    reason = why_not_written(replace(batch, edit_at=values[0][0] if values else None)) or tried_in_turn(program, values)
+    seen = of_loader(program, loader, "batch_size") if is_made else (of_value("the batch size", batch, loader.site),)
+    given = (replace(batch, edit_at=values[0][0] if few_at else None), *((sums,) if sums is not None else ()))
+    reason = why_not_written(*given) or tried_in_turn(program, values)
     if any(map(is_detector, models_of(program, steps))):
         reason = "a detector takes large pictures, of which few fit into memory: try a batch twice as large"
     elif any(map(skips_updates, steps)):
@@ -285,21 +287,22 @@ def grown(  # noqa: PLR0913
     alike = (ONE_SIZE,) if size == 1 and loader.collate == "default" else ()
     changes = tuple((site, new) for site, _, new in rates)
     plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *alike, *assumes)
-    worth = Worth.SOME if evaluates or size <= TINY * 2 else Worth.SMALL
+    changed.update(site for site, _ in plan.values)
+    worth = Worth.SOME if evaluates or size <= SMALL or small == SMALL_ROWS else Worth.SMALL
     return codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=seen, assumes=rests, worth=worth)
 
 
 def tried_in_turn(program: TrainingProgram, values: tuple[tuple[Site, int | str], ...]) -> str | None:
     """Whether a batch size is one of a list that the script goes through."""
-    page = pages_of(program)
-    for site, _ in values:
-        if site.path in program.modules.by_path and isinstance(page(site).parent(page(site).node(site)), LISTS):
-            return "the script tries a list of batch sizes one after another: give that list larger ones"
-    return None
+    page, lists = pages_of(program), (ast.List, ast.Tuple, ast.Set)
+    sites = [site for site, _ in values if site.path in program.modules.by_path]
+    tried = any(isinstance(page(site).parent(page(site).node(site)), lists) for site in sites)
+    return "the script tries a list of batch sizes one after another: give that list larger ones" if tried else None
 
 
 def looks_at_one(program: TrainingProgram, loader: Loader) -> str | None:
     """What an evaluation of one sample at a time does with the first of a batch alone."""
+    one = r"\bassert .*(size\(0\)|shape\[0\]|len\(.+\)) == 1\b"  # so that the loop is sure to be given one
     for loop in (each.loop.site for each in program.evaluations if loader.site in each.loaders):
         node = pages_of(program)(loop).node(loop) if loop.path in program.modules.by_path else None
         if isinstance(node, ast.For):
@@ -307,7 +310,7 @@ def looks_at_one(program: TrainingProgram, loader: Loader) -> str | None:
             batch = node.target.elts[-1] if counts and isinstance(node.target, ast.Tuple) else node.target
             field = "" if isinstance(batch, ast.Tuple) else r"\['\w+'\]"
             names = "|".join(dotted(each) or "" for each in targets(batch))
-            if re.search(rf"{ONE_SAMPLE}|\b({names}){field}\[0\]", ast.unparse(node)):
+            if re.search(rf"{one}|\b({names}){field}\[0\]", ast.unparse(node)):
                 return f"the loop on line {loop.line} takes one sample for the whole batch"
     return None
 
@@ -332,7 +335,7 @@ Rate = tuple[Site, float, str]
 def rates_of(program: TrainingProgram, steps: list[Step], factor: float) -> list[Rate]:
     """The learning rates that grow with a batch: all that the steps go by, or none."""
     stepped, found = {site for step in steps for site in step.optimizers}, set()
-    if any(SETS_RATE.search(module.text) for module in program.modules.by_path.values()):
+    if says(program, SETS_RATE):
         return []
     for each in (one for one in program.optimizers if one.site in stepped or not steps):
         name, rate = (each.qualname or "").rpartition(".")[2], each.argument("lr")
@@ -380,18 +383,17 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         batch, steps = training.argument(BATCH), training.argument(STEPS)
         default = batch.state == "absent" and not training.open_mapping and not training.parsed
         size, many = 8 if default else one_number(batch), 1 if steps.state == "absent" else one_number(steps)
-        if size is None or many is None or stays_on_cpu(training):
+        searches = not is_off(training.argument("auto_find_batch_size"))  # for the largest that fits
+        if size is None or many is None or stays_on_cpu(training) or searches:
             continue
-        if not is_off(training.argument("auto_find_batch_size")):
-            continue  # it looks for the largest that fits by itself
         factor = factor_of(size, many)
-        if size * many <= (SMALL_TEXTS if steps.state == "absent" else FEWEST):
+        if size * many <= (SMALL if steps.state == "absent" else FEWEST):
             message = f"the trainer takes batches of {size} samples, {TOO_FEW}; batches of {ENOUGH_TEXTS} "
             rates = raised(training.argument("learning_rate"), (ENOUGH_TEXTS / (size * many)) ** 0.5)
             message += f"change the recipe: {growing(rates)}"
             values: tuple[tuple[Site | None, int | str], ...] = ((batch.edit_at, ENOUGH_TEXTS),)
             values += (*(((steps.edit_at, 1),) if many > 1 else ()), *((site, new) for site, _, new in rates))
-        elif factor > 1 and size <= JOINED:
+        elif factor > 1 and size <= SMALL:
             message = joined(size, many, factor)
             message += "; that changes the recipe a little: the number of samples may not be divisible by both"
             values = ((batch.edit_at, size * factor), (steps.edit_at, many // factor))
@@ -407,11 +409,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         if reason is not None:
             yield codemod.refuse(where, message, reason, risk=Risk.RECIPE, evidence=seen)
             continue
-        plan = Plan(
-            tuple((site, value) for site, value in values if site is not None),
-            call=training.site if default else None,
-            added=values[0][1],
-        )
+        kept = tuple((site, value) for site, value in values if site is not None)
+        plan = Plan(kept, call=training.site if default else None, added=values[0][1])
         # one sample needs no padding: whether several can be put together is seen only then
         rests = (LEARNS_IN_LARGER, *((ONE_SIZE,) if size == 1 and training.stacks else ()))
         yield codemod.finding(where, message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests)
@@ -431,9 +430,9 @@ def why_not_under_trainer(program: TrainingProgram, training: Training, names: t
     return next(filter(None, reasons), None) or why_not_written(*(each for each in given if each.state != "absent"))
 
 
-def factor_of(size: int, many: int) -> int:
+def factor_of(size: int, many: int, enough: int = ENOUGH) -> int:
     """How many accumulated batches of a size are joined to one."""
-    return max((each for each in range(1, many + 1) if many % each == 0 and size * each <= ENOUGH), default=1)
+    return max((each for each in range(1, many + 1) if many % each == 0 and size * each <= enough), default=1)
 
 
 def joined(size: int, many: int, factor: int) -> str:
@@ -460,52 +459,59 @@ def place(loader: Loader) -> Site:
 
 
 def accumulated(
-    program: TrainingProgram, loader: Loader, step: Step, accumulation: Accumulation, size: int
+    program: TrainingProgram, loader: Loader, steps: list[Step], by: Accumulation | Argument, sizes: Bounds
 ) -> Iterator[Finding | Refusal]:
-    """A step that sums the gradients of several small batches."""
-    many, batch = one_number(accumulation.steps), loader.argument("batch_size")
-    factor = factor_of(size, many) if many is not None and one_number(batch) == size and 0 < size <= JOINED else 1
-    if many is None and size <= TINY:
+    """Steps that sum the gradients of several small batches, ``by`` their own lines or a framework's argument."""
+    size, small, enough = sizes
+    batch, own = loader.argument("batch_size"), isinstance(by, Accumulation)
+    sums = by.steps if isinstance(by, Accumulation) else by
+    many, joins = one_number(sums), 0 < size <= max(NARROW, small) and one_number(batch) == size
+    factor = factor_of(size, many, max(ENOUGH, enough)) if many is not None and joins else 1
+    if many is None and size <= TINY and own:
         message = f"every update takes several forward and backward passes over batches of {size}: fewer may do"
         unseen = "how many batches add up is not written down: change it, and the batch, where they are worked out"
         yield codemod.refuse(place(loader), message, unseen)
     if many is None or factor == 1:
         return
-    message = joined(size, many, factor) + read_elsewhere(program, loader) + said_beside(batch, accumulation.steps)
-    told = (
-        *of_loader(program, loader, "batch_size"),
-        of_value("the number of accumulated batches", accumulation.steps, accumulation.guard),
-    )
-    reason = why_not(program, loader, step, accumulation, size * factor)
+    message = joined(size, many, factor) + read_elsewhere(program, loader) + said_beside(batch, sums)
+    counted = by.guard if isinstance(by, Accumulation) else sums.site or loader.site
+    told = (*of_loader(program, loader, "batch_size"), of_value("the number of accumulated batches", sums, counted))
+    reason = why_not_written(batch, sums) or why_not(loader, steps, by, size * factor)
     if reason is not None:
         yield codemod.refuse(place(loader), message, reason, evidence=told)
         return
-    norm, length = norm_of(program, [step]), loader.dataset.length
-    different = None
+    norm, length = norm_of(program, steps), loader.dataset.length
+    different = None if own or length is not None else "the number of samples may not be divisible by both"
     if norm is not None:
         different = f"{norm} sees the statistics of larger batches"
     elif length is not None and length % (size * many):
         different = f"{length} samples are no multiple of {size * many}: the last update weighs them differently"
     if different is not None:
         message += f"; that changes the recipe a little: {different}"
-    assert batch.edit_at is not None and accumulation.steps.edit_at is not None
-    values = ((batch.edit_at, size * factor), (accumulation.steps.edit_at, many // factor))
-    loops = (step.loop.site, *(act.function for act in step.backwards if act.function is not None))
-    yield codemod.finding(
-        place(loader),
-        message,
-        plan=Plan(values, loops),
-        risk=Risk.EQUIVALENT if different is None else Risk.RECIPE,
-        evidence=told,
-        assumes=(LEARNS_IN_LARGER,),
-    )
+    assert batch.edit_at is not None and sums.edit_at is not None
+    follows = sums.edit_at.kind == "BinOp" and any(is_inside(read, sums.edit_at) for read in batch.reads)
+    values = ((batch.edit_at, size * factor), *(() if follows else ((sums.edit_at, many // factor),)))
+    loops = [site for step in steps for site in (step.loop.site, *(act.function for act in step.backwards)) if site]
+    risk, worth = Risk.EQUIVALENT if different is None else Risk.RECIPE, Worth.SOME if size <= SMALL else Worth.SMALL
+    plan, rests = Plan(values, tuple(loops)), (LEARNS_IN_LARGER,)
+    yield codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=told, assumes=rests, worth=worth)
 
 
-def why_not(program: TrainingProgram, loader: Loader, step: Step, accumulation: Accumulation, size: int) -> str | None:
+def why_not(loader: Loader, steps: list[Step], by: Accumulation | Argument, size: int) -> str | None:
     """What would make the larger batch another update, or break the script."""
-    reason = why_not_written(loader.argument("batch_size"), accumulation.steps)
-    if reason is not None:
-        return reason
+    length = loader.dataset.length
+    if length is not None and length < size and is_in_the_way(loader.argument("drop_last")):
+        return f"{length} samples are less than one larger batch, and `drop_last` would leave out all of them"
+    if loader.together or any(len(step.loaders) > 1 for step in steps):
+        return "the batches of several loaders are read side by side"
+    if isinstance(by, Accumulation):
+        return undoes(steps[0], by)
+    scheduled = any(step.scheduler_steps for step in steps)
+    return "the learning rate may be scheduled with every small batch: change its steps as well" if scheduled else None
+
+
+def undoes(step: Step, accumulation: Accumulation) -> str | None:
+    """What a step does with every small batch, or to their gradients, so that a larger one is another update."""
     if not accumulation.divided:
         return "the loss is not divided by the number of accumulated batches, so the gradient would shrink"
     whole = accumulation.guard.kind in ("For", "AsyncFor")  # what stands beside that loop happens with every update
@@ -523,14 +529,7 @@ def why_not(program: TrainingProgram, loader: Loader, step: Step, accumulation: 
         inside = is_inside(clear.site, accumulation.guard)
         if inside if whole else (is_inside(clear.site, step.loop.site) and not inside) or elsewhere:
             return f"the gradients are cleared with every small batch ({at(clear.site.line)}), so they never add up"
-    if len(step.backwards) != 1:
-        return "several losses are sent backward in one step"
-    length = loader.dataset.length
-    if length is not None and length < size and is_in_the_way(loader.argument("drop_last")):
-        return f"{length} samples are less than one larger batch, and `drop_last` would leave out all of them"
-    if loader.together or len(step.loaders) > 1:
-        return "the batches of several loaders are read side by side"
-    return None
+    return "several losses are sent backward in one step" if len(step.backwards) != 1 else None
 
 
 @codemod.rewrite

@@ -70,6 +70,7 @@ from turbofix.records import dataclass
 from ._copies import is_kept
 from ._guard import changed_in, left_behind, on_gpu_above
 from ._loaders import (
+    SMALL_IMAGES,
     at,
     called,
     comment_above,
@@ -113,10 +114,6 @@ WORDS = ("sched_getaffinity", "LOCAL_WORLD_SIZE")
 SMALL_BATCH = 64
 HANDFUL = 64
 SHORT_EPOCH = 10_000
-SMALL = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR100")
-SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in SMALL}
-"""Datasets of small pictures in memory, whose epochs take seconds."""
-
 KEEPING = (Framework.ACCELERATE, Framework.FABRIC, Framework.LIGHTNING)
 """The frameworks that make the script's loaders anew, and keep their workers."""
 
