@@ -82,9 +82,9 @@ def refuse_program(program: TrainingProgram, here: Path, around: Sequence[Site] 
         raise Refuse(f"the kernels of {graphs[0]} do the work, which do not all take 16 bits")
     if program.libraries & QUANTIZERS:
         raise Refuse("the model is quantized, and what it is calibrated on would be rounded to 16 bits first")
-    for part in program.precision:
-        within = around is None or any(holds(each, part.site) for each in around)
-        if part.kind in PARTS and not part.disabled and within:
+    there = [part for part in program.precision if part.kind in PARTS and not part.disabled]
+    for part in there if any(part.kind == "autocast" for part in there) else ():  # (a scaler alone rounds nothing)
+        if around is None or any(holds(each, part.site) for each in around):
             what = f"{PARTS[part.kind]}, {part.site.line_from(here)}"
             raise Refuse(f"the script has mixed precision of its own already ({what}), but not here")
 

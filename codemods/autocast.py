@@ -334,14 +334,15 @@ def plan_for(program: TrainingProgram, step: Step, half: str, taken: set[Site]) 
             continue
         taken.add(found.region.first)
         wraps.append(found)
-    scaling = scaling_for(program, step, wraps[0].test) if half == "float16" else None
+    scaled = half != "float16" or step.scaler_updates
+    scaling = None if scaled else scaling_for(program, step, wraps[0].test)
     plan = Plan(tuple(wraps), half, scaling, program.target.torch < SCALER_SINCE, kept)
     return plan, () if sure and not kept else (LEARNS_IN_16_BITS,)
 
 
 def is_sure(program: TrainingProgram, step: Step) -> bool:
     """Whether all that a step computes was seen."""
-    if not program.complete or step.loss.certainty != "seen":
+    if not program.complete or step.loss.certainty != "seen" or step.scaler_updates:
         return False
     if len(step.forwards) != len(step.backwards) or len({region.function for region in step.forwards}) > 1:
         return False

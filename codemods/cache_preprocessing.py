@@ -27,7 +27,8 @@ Use instead
     all of them take less than two gigabytes.
 
 When refused
-    - Where an item draws random numbers: put what comes before them into a function of its own.
+    - Where an item draws random numbers or changes the next ones, and reads no whole file before that: put what comes
+      before it into a function of its own.
     - Where the code behind the reading changes what was read in place: let it copy first.
     - Where the dataset changes with its items, or while the program trains, or several kinds may be read.
     - Where the function has a decorator already, or a transform is built of what changes from item to item.
@@ -127,8 +128,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(
                 at_once[0].loader, message, plan=at_once, evidence=seen, assumes=(SAME_ITEMS,), worth=worth
             )
-        elif same.why_not is not None:
-            yield codemod.refuse(same.site, message, same.why_not, evidence=seen)
+        elif (why := same.why_not or next(filter(None, (each.dataset.stateful for each in leaving)), None)) is not None:
+            yield codemod.refuse(same.site, message, why, evidence=seen)  # (workers that stay do not see the change)
         else:
             message += "; up to a gigabyte of it is kept"
             if same.cached:

@@ -178,7 +178,6 @@ def _is_data(event: Event) -> bool:
 
 def _could(loader: Loader) -> bool:
     """Whether a loader is torch's own and cuts batches of data that are read by an index, several times."""
-    size = loader.argument("batch_size")
     return (
         (loader.role in ("training", "evaluation", "both") or loader.fed == "again")
         and loader.subclass is None
@@ -189,7 +188,7 @@ def _could(loader: Loader) -> bool:
         and not loader.first_only
         and loader.cut.state == "absent"
         and loader.argument("batch_sampler").state == "absent"
-        and (size.state == "absent" or None not in size.values)
+        and loader.argument("batch_size").values != (None,)
     )
 
 

@@ -187,19 +187,20 @@ def _of_class(
     same = SameItems(site, site, loaders, cls.node.name, _top(analysis, method), tuple(work.kinds), cached=bool(kept))
     if kept:
         return replace(same, site=places.site(kept, method.module)) if isinstance(kept, ast.AST) else same
+    why = None
     if work.draws is None:
-        change = _counts(work.functions) or (changes_later(analysis, instance) if instance is not None else None)
-        return replace(same, why_not=change or _is_decorated(method))
-    part = _by_part(analysis, same, work, instance)
-    if part is not None:
+        why = _counts(work.functions) or (changes_later(analysis, instance) if instance is not None else None)
+        why = why or _is_decorated(method)
+        if why is None:
+            return same
+    elif (part := _by_part(analysis, same, work, instance)) is not None:
         return part
-    reads = tuple(_reads(analysis, work, method, instance))
-    if reads:
-        return replace(same, reads=reads, why_not=_counts(work.functions))
-    if {*work.kinds} == {"items"}:
+    if reads := tuple(_reads(analysis, work, method, instance)):
+        return replace(same, reads=reads)
+    if work.draws is not None and {*work.kinds} == {"items"}:
         return None  # a random transform of what lies in memory
-    why = f"`{work.draws}` draws random numbers for each item: put what comes before it into a function of its own"
-    return replace(same, why_not=why)
+    drawn = f"`{work.draws}` draws random numbers for each item: put what comes before it into a function of its own"
+    return replace(same, why_not=why or drawn)
 
 
 def _by_part(analysis: Analysis, same: SameItems, work: _Work, instance: Instance | None) -> SameItems | None:
@@ -282,11 +283,8 @@ def _no_key(analysis: Analysis, function: Function) -> str | None:
             if frame.function is not None and frame.function.node is function.node
             for value in members(frame.scope.names.get(each.arg))
         ]
-        if (
-            asked
-            or said
-            or any(isinstance(value, (Mapping, Tensor)) or getattr(value, "kind", "") == "list" for value in values)
-        ):
+        held = any(isinstance(value, (Mapping, Tensor)) or getattr(value, "kind", "") == "list" for value in values)
+        if asked or said or held:
             return f"`{function.name}` is given what changes, `{each.arg}`: let it take the index, by which it is kept"
     return None
 
@@ -323,10 +321,8 @@ def mapped(analysis: Analysis) -> Iterator[SameItems]:
             if not re.search("tokeniz|encode|processor|extractor", ast.unparse(function.node)):
                 continue
             batched = next((each.value for each in call.keywords if each.arg == "batched"), None)
-            site, once = (
-                analysis.facts.places.site(call, module),
-                isinstance(batched, ast.Constant) and batched.value is True,
-            )
+            site = analysis.facts.places.site(call, module)
+            once = isinstance(batched, ast.Constant) and batched.value is True
             told = f"`{name}` tokenises all texts once, " + ("in batches" if once else "but one after the other")
             why = (
                 None if once else "write it for lists of texts, and pass `batched=True`: a tokenizer is faster at many"
