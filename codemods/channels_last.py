@@ -192,9 +192,6 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             seen = (Evidence("Lightning trains it", training.site),)
             sharded = "a strategy or plugin of the trainer may lay the weights out itself"
             reason = sharded if is_sharded(training) else why_not(program, model)
-            if reason is not None:
-                yield codemod.refuse(model.site, message, reason, evidence=seen)
-                continue
             assumes = (
                 *((ON_GPU,) if gpu is None else ()),
                 *((PICTURES,) if is_unknown(model) else ()),
@@ -203,7 +200,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             )
             plan = Plan(starts, "after" if training.inside else "", text, program.layouts.views)
             worth = worth_of(program, model, None, [each.site for each in program.loaders], in_16)
-            yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+            yield codemod.offer(model.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def worth_of(program: TrainingProgram, model: Model, batch: int | None, read: Iterable[Site], in_16: bool) -> Worth:

@@ -304,9 +304,6 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         reason = why_not_under_trainer(program, training) or over_soon(longest)
         epochs = number(training, "num_train_epochs") if training.argument("num_train_epochs").known else EPOCHS
         few = longest is None and any(are_few(epochs, model, EPOCHS) for model in training.models)
-        if reason is not None:
-            yield codemod.refuse(training.site, message, reason, evidence=seen)
-            continue
         plain = training.precision == "float32" and training.models and training.stacks
         plain = plain and not training.overrides & (STEPPING | LOADING)
         assumes = (
@@ -316,7 +313,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         )
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
         worth = Worth.SMALL if few else Worth.SOME
-        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+        yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def number(training: Training, setting: str) -> int | None:

@@ -262,14 +262,11 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         seen = evidence(training, "optim")
         place = optim.edit_at or training.site
         reason = why_not_under_trainer(program, training)
-        if reason is not None:
-            yield codemod.refuse(place, message, reason, evidence=seen)
-            continue
         value = f'"{FUSED[0]}" if {{{AVAILABLE[:-2]}}}() else "{PLAIN}"'
         plan = Switch("optim", value, place if place != training.site else None, beside(training))
         defaults = rests_on_defaults(plan) or ((OPTION_DEFAULT,) if optim.option is not None else ())
         assumes = (*((OLDER_TORCH,) if unsaid else ()), *defaults)
-        yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes)
+        yield codemod.offer(place, message, reason, plan=plan, evidence=seen, assumes=assumes)
 
 
 def handed_over(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -293,16 +290,13 @@ def handed_over(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlac
             message = APART.format(names_of(optimizer))
             seen = evidence(training, "precision" if program.framework is Framework.LIGHTNING else "fp16")
             reason = why_not_handed_over(program, training, optimizer)
-            if reason is not None:
-                yield codemod.refuse(optimizer.site, message, reason, evidence=seen)
-                continue
             accelerator = training.argument("accelerator").values
             anywhere = ("cuda",) if program.target.torch < ON_MPS else ("cuda", "gpu")
             is_gpu = accelerator != () and set(accelerator) <= set(anywhere)
             value = "True" if is_gpu else f"{AVAILABLE} or None"
             unsure = gpu is None or (program.target.torch < ON_CPU and not is_gpu)
             assumes = (*((ON_GPU,) if unsure else ()), *((OPTION_DEFAULT,) if training.parsed else ()))
-            yield codemod.finding(optimizer.site, message, plan=Fused(value), evidence=seen, assumes=assumes)
+            yield codemod.offer(optimizer.site, message, reason, plan=Fused(value), evidence=seen, assumes=assumes)
 
 
 def why_not_handed_over(program: TrainingProgram, training: Training, optimizer: Optimizer) -> str | None:
