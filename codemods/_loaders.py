@@ -224,7 +224,7 @@ def said_beside(*given: Argument) -> str:
 def is_telling(comment: str) -> bool:
     """Whether a comment may say why a value is as it is, rather than what it is ("number of workers")."""
     words = set(re.findall(r"[^\W\d_]+", comment.lower()))
-    return bool(words - DESCRIBING)
+    return bool(words - DESCRIBING) and "turbofix" not in words
 
 
 DESCRIBING = frozenset(

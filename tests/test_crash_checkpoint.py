@@ -30,7 +30,7 @@ net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, 1))
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4000)
 seen, begun = 0, []
-for it in range(12_000):
+for it in range(12_000_000):
     begun.append(it)
     if it == 40 and os.environ.get("STOP") == "error":
         raise RuntimeError("stopped")
