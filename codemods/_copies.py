@@ -38,7 +38,7 @@ class Copying:
         return Worth.SOME if pins and not all(is_kept(program, loader) for loader in self.loaders) else Worth.SMALL
 
 
-KEPT = "; preload-dataset, which is better, makes it needless"
+KEPT = "; where preload-dataset keeps the data on the GPU, it is needless"
 
 
 def is_kept(program: TrainingProgram, loader: Loader) -> bool:

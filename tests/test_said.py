@@ -127,7 +127,9 @@ def test_nothing_is_left_of_copies_that_preloading_makes_needless() -> None:
     text = text.replace("            if at == 4:\n                break\n", "")
     found = [each for each in findings(text) if each.codemod in ("non-blocking", "pin-memory") and each.fixable]
     assert found
-    assert all(each.message.endswith("; preload-dataset, which is better, makes it needless") for each in found)
+    assert all(
+        each.message.endswith("; where preload-dataset keeps the data on the GPU, it is needless") for each in found
+    )
     done = pipeline.apply(
         ENTRY, workspace(text), registry.load(), Target(), Risk.EQUIVALENT, trust=Trust(likely=True)
     ).texts[ENTRY]

@@ -508,7 +508,8 @@ class _Making:
             return None
         listed = only.elts if isinstance(only, (ast.List, ast.Tuple)) else []
         if len(listed) == 1 and _is_literal(listed[0]):
-            return told("torch.full", "(1,)", text(listed[0]), dtype=_LEGACY.get(name))
+            floats = name in ("Tensor", "FloatTensor") and text(listed[0]).lstrip("-").isdigit()
+            return told("torch.full", "(1,)", text(listed[0]) + ".0" * floats, dtype=_LEGACY.get(name))
         if only is not None and not node.keywords and (found := self._of_numpy(only)) is not None:
             written, dtype = found
             behind = self.analysis.facts.places.parent(node, self.frame.module)
