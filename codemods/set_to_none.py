@@ -22,8 +22,8 @@ Use instead
         optimizer.step()
 
 When refused
-    Nothing is said of ``zero_grad()``, which does that already, of gradients that are filled with zeros outside of a
-    training step, where an engine (DeepSpeed) owns the optimizer, and for torch older than 2.0.
+    ``zero_grad()`` does that already. Nothing is said of gradients that are filled with zeros outside of a training
+    step, where an engine (DeepSpeed) owns the optimizer, and for torch older than 2.0.
 
     It is refused where the program reads a gradient itself, which may be None then; where the optimizer is not torch's
     own; where processes train a shared model; in a captured CUDA graph, whose gradients must stay where they are; and
@@ -46,7 +46,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop
-from turbofix.program.model import Optimizer, Step, TrainingProgram, Zeroing
+from turbofix.program.model import Step, TrainingProgram, Zeroing
 from turbofix.records import dataclass
 
 from ._frameworks import LEFT
@@ -60,6 +60,7 @@ codemod = Codemod(
 )
 
 SINCE = (2, 0)
+RIGHT = "`zero_grad()` makes gradients None, unless it is told otherwise"
 
 
 @dataclass(frozen=True)
@@ -74,20 +75,19 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Gradients that a step fills with zeros."""
     if program.framework not in LEFT or program.hands_over or program.target.torch < SINCE:
         return
-    told = set()
+    told, own = set(), any("def zero_grad" in module.text for module in program.modules.by_path.values())
     for step in program.steps:
+        clears, filled = () if own else step.zero_grads, {each.site for each in step.zeroings}
+        right = (each.site for each in clears if each.site not in filled and are_torchs(step, program))
+        yield from (codemod.in_place(site, RIGHT) for site in right)
         for zeroing in step.zeroings:
             if zeroing.site in told or zeroing.guard.kind not in ("always", "config", "every_n"):
                 continue
             told.add(zeroing.site)
             message = "all gradients are filled with zeros, and the backward pass adds to these"
-            reason = why_not(zeroing, step, program)
-            if reason is not None:
-                yield codemod.refuse(zeroing.site, message, reason, evidence=(of_loop(step),))
-            else:
-                assumes = (EVERY_GRADIENT,) if has_memory(step, program) else ()
-                seen = (of_loop(step),)
-                yield codemod.finding(zeroing.site, message, plan=Plan(zeroing), evidence=seen, assumes=assumes)
+            reason, seen = why_not(zeroing, step, program), (of_loop(step),)
+            plan, assumes = Plan(zeroing), (EVERY_GRADIENT,) if has_memory(step, program) else ()
+            yield codemod.offer(zeroing.site, message, reason, plan=plan, evidence=seen, assumes=assumes)
 
 
 def why_not(zeroing: Zeroing, step: Step, program: TrainingProgram) -> str | None:
@@ -102,8 +102,7 @@ def why_not(zeroing: Zeroing, step: Step, program: TrainingProgram) -> str | Non
         return "processes that the script starts may share the gradients"
     if any(each.qualname.startswith("torch.cuda.") and "graph" in each.qualname.lower() for each in step.calls):
         return "a captured graph writes its gradients to one place"
-    optimizers = [program.optimizer(site) for site in step.optimizers]
-    if not optimizers or any(each is None or not is_torchs(each) for each in optimizers):
+    if not are_torchs(step, program):
         return "an optimizer that is not torch's own may need a gradient for every parameter"
     return None
 
@@ -114,9 +113,10 @@ def has_memory(step: Step, program: TrainingProgram) -> bool:
     return not all(each is not None and each.is_plain and not each.regrouped for each in optimizers)
 
 
-def is_torchs(optimizer: Optimizer) -> bool:
-    """Whether an optimizer is one of torch's own."""
-    return optimizer.qualname is not None and optimizer.qualname.startswith("torch.optim.")
+def are_torchs(step: Step, program: TrainingProgram) -> bool:
+    """Whether the optimizers of a step are torch's own."""
+    names = [getattr(program.optimizer(site), "qualname", None) or "" for site in step.optimizers]
+    return bool(names) and all(each.startswith("torch.optim.") for each in names)
 
 
 @codemod.rewrite

@@ -68,8 +68,8 @@ def told(**changes: str) -> list[tuple[str, int]]:
     assert not report.notes, report.notes
     assert report.trains
     # every variant makes its scaler by `torch.amp` and asks for a GPU, which are no questions here; at the loop of a
-    # training stands what would bring nothing
-    beside = ("modern-amp", "use-cuda")
+    # training stands what would bring nothing, and `zero_grad()` is in all
+    beside = ("modern-amp", "use-cuda", "set-to-none")
     right = [each for each in report.in_place if each.codemod not in beside and each.site.line != LOOP]
     return [(each.codemod, each.site.line) for each in right if not each.message.endswith("bring nothing")]
 
@@ -119,6 +119,14 @@ def test_pinned_memory_and_copies_that_need_it() -> None:
     copies = [("non-blocking", line) for line in COPIES]
     assert told(loader=", pin_memory=True", copy=", non_blocking=True") == [*copies, pinned]
     assert told(copy=", non_blocking=True") == []  # pageable memory: the copy blocks whatever it is asked
+
+
+def test_gradients_of_none() -> None:
+    own = "class Own(torch.optim.AdamW):\n    def zero_grad(self):\n        pass\n\n\ndef train("
+    plain = PROGRAM.format(**PLAIN)
+    for text, right in ((plain, 1), (plain.replace("torch.optim.AdamW", "Own").replace("def train(", own), 0)):
+        report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
+        assert len([each for each in report.in_place if each.codemod == "set-to-none"]) == right
 
 
 def test_fused() -> None:
