@@ -42,7 +42,6 @@ _MEASURED = frozenset(
     }
 )  # fmt: skip
 
-
 _OF_A_PROCESS = ("memory_info", "memory_full_info", "memory_percent")
 """What an object of psutil, made before the loop, is asked."""
 
