@@ -442,9 +442,6 @@ def deferred_meter(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, shown:
     return plan
 
 
-# --- lists -----------------------------------------------------------------------------------------------------------
-
-
 def is_filled_in(page: Page, node: ast.AST) -> bool:
     """Whether a meter goes into ``"{loss.avg:.3f}".format(loss=losses)``, each fraction with a format of its own."""
     keyword = page.parent(node)
@@ -454,6 +451,9 @@ def is_filled_in(page: Page, node: ast.AST) -> bool:
         return False
     fields = re.findall(r"\{" + f"{keyword.arg}" + r"\b([^{}]*)\}", text)
     return all(re.fullmatch(r"\.\w+:[^d]+|\.(count|n|num)(:.*)?", each) for each in fields)
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
 
 
 def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:

@@ -27,7 +27,7 @@ Use instead
 
 When refused
     Nothing is said of programs that never reach a GPU, of GPUs before Volta, and of models with tiny products and
-    convolutions or none. It is refused for float64 and half precision, beside apex, a scaler or other autocast, where a
+    convolutions or none. It is refused for float64 and half precision, beside apex or other autocast, where a
     library's own kernels pass messages in graphs, for gradients of gradients and closures (L-BFGS), for functions
     in the forward pass that cannot be given another type, and in reinforcement learning, where a step compares with
     what the model did in float32. A scaler that cannot go along with the optimizer is a name of the step's file; where

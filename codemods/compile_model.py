@@ -23,10 +23,10 @@ Use instead
 
 When refused
     Nothing is said on a CPU and for GPUs before Volta. It is refused where a minute of compiling hardly comes back: for
-    known 6,000 steps (20,000 of thin layers), recurrent models, and products no larger than 64 by 64. And it is refused
+    fewer than 6,000 known steps, recurrent models, and products no larger than 64 by 64. And it is refused
 
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
-    - where the model is not called as ``model(x)``, for detectors and for graph networks;
+    - for detectors and graph networks, and where what acts in an environment is called by other methods than itself;
     - where gradients are differentiated (``create_graph``), or deterministic algorithms are asked for;
     - where only processes that the script starts train, or a flag that is not passed compiles the model: pass it;
     - under the ``Trainer``, for models in 16 bits or quantized, and beside ``gradient_checkpointing``.
@@ -93,7 +93,7 @@ from ._trainers import (
 )
 from ._trainers import on_gpu as trains_on_gpu
 from ._trainers import why_not as why_not_setting
-from ._work import is_narrow, is_thin, is_wide, worth_of_work
+from ._work import is_narrow, is_wide, worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -178,9 +178,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         longest = max((each for each in known if each is not None), default=None)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-        reason = why_not(program, model, steps)
-        if reason is None and None not in known:
-            reason = over_soon(longest, thin=all(is_thin(model, batch_of(program, step)) for step in steps))
+        reason = why_not(program, model, steps) or over_soon(longest if None not in known else None)
         off = compiling.off
         switch = turned_on(off)
         if off.state != "absent":
@@ -229,9 +227,9 @@ def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
     return Plan(place, compiling.text, test, compiling.after is None, dynamic, compiling.methods)
 
 
-def over_soon(steps: int | None, *, thin: bool = False) -> str | None:
-    """Why a training that takes so many steps is too short; those of a ``thin`` model are of a few milliseconds."""
-    short = steps is not None and steps < (ENOUGH if thin else FEW)
+def over_soon(steps: int | None) -> str | None:
+    """Why a training that takes so many steps is too short."""
+    short = steps is not None and steps < FEW
     return f"its {steps:,} steps or so hardly earn back the minute that compiling takes" if short else None
 
 

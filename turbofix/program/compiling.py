@@ -7,6 +7,7 @@ keeps state in the model or goes on until something happens breaks that graph, o
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -38,6 +39,7 @@ _UNTRACED = (
     *("torch.view_as_complex", "torch.sparse", "torch.save", "torch.load", "torch.nn.init.", "torch.tensor"),
 )
 
+_KNOWN_CONTEXT = re.compile(r"\b(no_grad|autocast)\(")
 _OTHERWISE = "the model is called by another method than as `model(x)`"
 
 _SAME = ("train", "eval", "requires_grad_", "apply", "float")
@@ -372,6 +374,8 @@ def _breaks(scope: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             yield node, "the forward pass keeps something in the model"
         elif isinstance(node, ast.For) and not _is_over_layers(node.iter):
             yield node, "a loop of the forward pass is unrolled, as often as the data say"
+        elif isinstance(node, ast.withitem) and not _KNOWN_CONTEXT.search(ast.unparse(node.context_expr)):
+            yield node.context_expr, "the forward pass enters a context that is not known"
         elif isinstance(node, ast.Call) and (dotted(node.func) or "").partition(".")[0] in ("random", "np", "numpy"):
             yield node, f"the forward pass calls {dotted(node.func)}"
 

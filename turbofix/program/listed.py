@@ -6,7 +6,6 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import TypeGuard
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -91,7 +90,9 @@ def _masked(analysis: Analysis) -> Iterator[Listed]:
             test = _compared(analysis, target.slice, module)
             told = any(ast.dump(each) in own for each in (test.left, *test.comparators)) if test is not None else False
             plain = all(isinstance(each, _EACH) for each in _around(node.value, parts))
-            plain = plain and all(isinstance(each.right, ast.Constant) for each in walk(node.value) if _divides(each))
+            sums = [each for each in walk(node.value) if isinstance(each, ast.BinOp)]
+            # a quotient has no gradient at zero, which `torch.where` sends through what the mask leaves out as well
+            plain = plain and all(isinstance(each.right, ast.Constant) for each in sums if isinstance(each.op, ast.Div))
             if parts and told and plain and _devices(analysis, target.value, module):
                 mask, name = _text(analysis, target.slice, module), _text(analysis, target.value, module)
                 value = _with(analysis, module, node.value, {e: _text(analysis, e.value, module) for e in parts})
@@ -113,11 +114,6 @@ def _masked(analysis: Analysis) -> Iterator[Listed]:
                 text = f"{{torch.where}}({mask}, {classes}, -100){flat}"
                 whole = (places.site(logits, module), f"{rows}.flatten(0, -2)" if flat else rows)
                 yield Listed(places.site(labels, module), _WAITS.format(f"`{mask}`"), text, more=(whole,))
-
-
-def _divides(node: ast.AST) -> TypeGuard[ast.BinOp]:
-    """What has no gradient at zero, which ``torch.where`` would send through what the mask has left out."""
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
 
 
 def _by(index: ast.expr, node: ast.AST) -> list[ast.Subscript]:

@@ -532,15 +532,14 @@ class Survey:
         """What plain names of the loop's scope are first set to, above the loop."""
         found: dict[str, ast.expr] = {}
         for each in (one for node in getattr(self.scope, "body", ()) for one in walk_here(node)):
-            if not isinstance(each, (ast.Assign, ast.AnnAssign)) or each.value is None:
+            value = each.value if isinstance(each, (ast.Assign, ast.AnnAssign)) else None
+            if value is None or value.lineno >= self.loop.lineno:
                 continue
-            for target in each.targets if isinstance(each, ast.Assign) and each.lineno < self.loop.lineno else ():
+            for target in getattr(each, "targets", None) or [getattr(each, "target", None)]:
                 several = target.elts if isinstance(target, ast.Tuple) else [target]
-                values = each.value.elts if isinstance(each.value, ast.Tuple) and len(several) > 1 else []
-                same = len(values) == len(several)
-                found |= {dotted(one) or "": values[n] if same else each.value for n, one in enumerate(several)}
-            if isinstance(each, ast.AnnAssign) and each.lineno < self.loop.lineno:
-                found[dotted(each.target) or ""] = each.value
+                values = value.elts if isinstance(value, ast.Tuple) and len(several) > 1 else []
+                alike = len(values) == len(several)
+                found |= {dotted(one) or "": values[n] if alike else value for n, one in enumerate(several)}
         for parameter in parameters(self.scope):
             found.setdefault(parameter.arg, ast.Name(parameter.arg, ast.Load()))
         return found
