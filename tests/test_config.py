@@ -64,7 +64,8 @@ def test_the_nearest_table_holds_and_files_without_one_are_passed_over(tmp_path:
     write(tmp_path, '[tool.turbofix]\nrisk = "recipe"\n')
     inner = write(tmp_path / "inner", '[project]\nname = "x"\n')
     assert find_settings(inner).risk is Risk.RECIPE
-    nearest = write(inner / "nearest", '[tool.turbofix]\nrisk = "exact"\n')
+    # some editors begin a file with a byte order mark
+    nearest = write(inner / "nearest", '\ufeff[tool.turbofix]\nrisk = "exact"\n')
     assert find_settings(nearest).risk is Risk.EXACT
 
 

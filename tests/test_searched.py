@@ -90,6 +90,14 @@ def test_a_model_of_the_project_is_found(head: str) -> None:
     assert [step.models for step in found.steps] == [(model.site,)]
 
 
+def test_a_script_in_a_package_that_is_called_like_a_library_means_its_own() -> None:
+    head = "from diffusers.nets import Net as make\n"
+    (model,) = program("diffusers/tools/train.py", head, diffusers__nets_py=MODEL).models
+    assert model.layers == {"torch.nn.Linear"}
+    (model,) = program("tools/train.py", head, diffusers__nets_py=MODEL).models
+    assert not model.layers_complete
+
+
 @pytest.mark.parametrize(
     "head",
     [

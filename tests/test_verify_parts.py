@@ -190,6 +190,21 @@ def test_what_stands_where_the_original_did_not_come_does_not_run() -> None:
     # put in between two that did not run, and beside one that did
     assert changes.may_run(old, old.replace(b"\n\n", b"\n    e = 5\n"), ran) == {1, 2, 6}
     assert changes.may_run(old, old.replace(b"d = 4", b"e = 5\nd = 4"), ran) == {1, 2, 6, 7}
+    # what is put into a statement runs with it, whatever stands behind
+    old = b"if a:\n    b = f(\n        1,\n    )\nelif c:\n    d = 2\n"
+    new = old.replace(b"1,\n", b"1,\n        e=5,\n")
+    assert changes.may_run(old, new, {1, 5, 6}) == {1, 6, 7}
+    assert changes.may_run(old, new, {1, 2, 3}) == {1, 2, 3, 4}
+
+
+def test_what_differs_where_nothing_ran_is_no_difference() -> None:
+    new = b"a = 1\nif a > 1:\n    b = 2\n    c = 3\nd = 4\n"
+    old = new.replace(b"b = 2", b"b = 5\n    e = 6")
+    assert not changes.runs_otherwise(old, new, {1, 2, 6})
+    assert changes.runs_otherwise(old, new, {1, 2, 3, 4, 5, 6})
+    assert changes.runs_otherwise(old, new.replace(b"d = 4", b"d = 5"), {1, 2, 6})
+    assert changes.runs_otherwise(old, new.replace(b"d = 4\n", b""), {1, 2, 6})
+    assert changes.moved(old, new) == {1: 1, 2: 2, 5: 4, 6: 5}
 
 
 def test_a_compiler_at_work_is_not_traced() -> None:

@@ -129,7 +129,7 @@ def _parse_toml(file: Path, changed: int, size: int) -> Mapping[str, Any] | None
         import tomli as tomllib
 
     try:
-        loaded: Mapping[str, Any] = tomllib.loads(file.read_bytes().decode("utf-8"))
+        loaded: Mapping[str, Any] = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

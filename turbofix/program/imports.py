@@ -102,7 +102,7 @@ def find(interp: Interpreter, dotted: str, importer: ModuleFile, level: int = 0)
             folder = folder.parent
         folders = [folder]
     else:
-        if not parts or parts[0] in libraries.EXTERNAL:
+        if not parts or _is_a_library(interp, parts[0]):
             return None
         folders = [*interp.folders]
         if importer.folder not in folders:
@@ -117,6 +117,12 @@ def find(interp: Interpreter, dotted: str, importer: ModuleFile, level: int = 0)
         if module is not None:
             return module
     return None
+
+
+def _is_a_library(interp: Interpreter, package: str) -> bool:
+    """Whether a name is a library's whatever files there are: not where the script lies in a package of that name."""
+    home = (folder for folder in interp.folders if folder.name == package and folder != interp.root)
+    return package in libraries.EXTERNAL and not any(interp.root in folder.parents for folder in home)
 
 
 def _load_from(interp: Interpreter, folder: Path, file: str, name: str) -> ModuleFile | None:
@@ -139,7 +145,7 @@ def import_modules(interp: Interpreter, node: ast.Import) -> None:
         top, _, rest = alias.name.partition(".")
         value = _module_or_library(interp, top, here, node)
         _log(interp, alias.name, value, node)
-        if rest and type(value) is External and top not in libraries.EXTERNAL:
+        if rest and type(value) is External and not _is_a_library(interp, top):
             # a folder without __init__.py, or a library: which one tells the last part
             if find(interp, alias.name, here) is not None:
                 value = _folder(interp, alias.name, here, interp.frame.scope.names.get(top))
@@ -332,7 +338,7 @@ def _by_its_own_name(interp: Interpreter, node: ast.ImportFrom, here: ModuleFile
     That is so where the project is installed under that name: the module has all that is imported of it then.
     """
     package, _, inner = (node.module or "").partition(".")
-    if node.level or not inner or package in libraries.EXTERNAL:
+    if node.level or not inner or _is_a_library(interp, package):
         return None
     module = find(interp, inner, here)
     names = [alias.name for alias in node.names]

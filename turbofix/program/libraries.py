@@ -33,7 +33,9 @@ EXTERNAL = words(
     typing_extensions unittest urllib uuid warnings weakref xml zipfile __future__
     """
 )
-"""Packages that are taken from the library even where the project has a file of that name, whose source is not read."""
+"""Packages that are taken from the library even where the project has a file of that name, whose source is not read.
+
+Only a script that lies in such a package means its own."""
 
 LOADER_PARAMETERS = _ordered(
     """

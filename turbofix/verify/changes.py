@@ -218,17 +218,37 @@ def lines_before(old: bytes, new: bytes, lines: Collection[int]) -> set[int]:
 
 
 def may_run(old: bytes, new: bytes, ran: Collection[int]) -> set[int]:
-    """The lines of ``new``, but for those in the place of which, or around which, ``old`` has what did not run."""
+    """The lines of ``new``, but for those in the place of which, or around which, ``old`` has what did not run.
+
+    What is put into a statement runs with it.
+    """
     found, executable = set[int](), sorted(_executable(compile(old, "", "exec", dont_inherit=True)))
+    statements, stayed = _statements(ast.parse(new)), {line: old_line for old_line, line in moved(old, new).items()}
     for tag, start, end, first, last in difflib.SequenceMatcher(None, _lines(old), _lines(new), False).get_opcodes():
         if tag == "equal":
             found.update(first + line - start for line in range(start + 1, end + 1) if line in ran)
             continue
         before, after = ([line for line in executable if (line <= start) == early] for early in (True, False))
         stood = [line for line in after if line <= end] or [*before[-1:], *after[:1]]
-        if not stood or not set(ran).isdisjoint(stood):
-            found.update(range(first + 1, last + 1))
+        for line in range(first + 1, last + 1):
+            kin = [stayed[each] for each in statements.get(line, ()) if stayed.get(each) in executable]
+            if not stood or not set(ran).isdisjoint(kin or stood):
+                found.add(line)
     return found
+
+
+def runs_otherwise(old: bytes, new: bytes, ran: Collection[int]) -> bool:
+    """Whether lines in which two texts differ may have run, as far as the lines of ``old`` that ran tell."""
+    statements = _statements(ast.parse(old))
+    gone = [range(line, line + 1) for line in new_lines(new, old)]
+    reached = {line for each in gone for line in statements.get(each.start, each)}
+    return not (reached.isdisjoint(ran) and may_run(old, new, ran).isdisjoint(new_lines(old, new)))
+
+
+def moved(old: bytes, new: bytes) -> dict[int, int]:
+    """Where the lines of ``old`` stand that ``new`` has, too."""
+    blocks = difflib.SequenceMatcher(None, _lines(old), _lines(new), autojunk=False).get_matching_blocks()
+    return {start + i + 1: first + i + 1 for start, first, size in blocks for i in range(size)}
 
 
 def _executable(code: CodeType) -> set[int]:

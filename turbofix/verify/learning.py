@@ -496,7 +496,9 @@ class Blame:
             elif idle := self._idle(stages, outcome):
                 if self._request.rebuild is None:
                     return Learned((), tuple(Judgement("", UNVERIFIED, why) for why in idle.values()), outcome)
-                stages = self._without_idle(stages, outcome.log, idle)
+                rest = self._without_idle(stages, outcome.log, idle)
+                self._carry_over(outcome, stages, rest)
+                stages = rest
                 continue
             culprit = self._culprit(stages, outcome)
             if culprit is None:
@@ -547,6 +549,24 @@ class Blame:
                 self._out[name] = Judgement(name, UNVERIFIED, "; ".join(told))
         rest = self._request.rebuilt(self._out)
         return () if rest == stages else rest
+
+    def _carry_over(self, outcome: Outcome, whole: tuple[Stage, ...], rest: tuple[Stage, ...]) -> None:
+        """Where nothing that was left out ran, what is left does what the whole did, and needs no run of its own."""
+        if not rest or _program(whole)[1] != _program(rest)[1]:
+            return
+        log, moved = outcome.log, dict[str, Mapping[int, int]]()
+        for path, old in whole[-1].files.items():
+            place, new = str(self._scratch.mirror(path)), rest[-1].files.get(path, self._request.content(path))
+            if old != new and (is_data(path) or changes.runs_otherwise(old, new, log["ran"].get(place, ()))):
+                return
+            moved[place] = changes.moved(old, new)
+        ran = {place: [to[line] for line in log["ran"].get(place, ()) if line in to] for place, to in moved.items()}
+        entered = [(where.rpartition(":"), lowered) for where, lowered in log["events"]["regions"].items()]
+        regions = {
+            f"{place}:{moved.get(place, {}).get(int(line), line)}": lowered for (place, _, line), lowered in entered
+        }
+        log = {**log, "ran": {**log["ran"], **ran}, "events": {**log["events"], "regions": regions}}
+        self._compared[_program(rest)] = replace(outcome, log=log)
 
     def _pieces_missed(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> set[str]:
         """The names of the findings of a stage of which something did not run; an empty one where it is none's."""

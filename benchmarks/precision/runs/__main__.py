@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shlex
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from benchmarks.precision.runs.spent import Spent
 from benchmarks.precision.tables import read
 from turbofix import magics, notebook
 
@@ -121,13 +121,13 @@ def verified(run: Run, root: Path, python: str) -> tuple[dict[str, Any], Cost]:
     cwd = root / run.cwd
     command = [sys.executable, "-m", "turbofix", "apply", "--verify", "--write", "--likely", "--device", "cpu"]
     command += ["--python", python, "--output-format", "json", os.path.relpath(root / run.script, cwd)]
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = started([*command, "--", *shlex.split(run.args)], cwd)
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    with Spent() as spent:
+        done = started([*command, "--", *shlex.split(run.args)], cwd)
+    wall = time.perf_counter() - start
     if not done.stdout.startswith("{"):
         raise NotRun(f"turbofix printed no result: {last(done)}")
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return json.loads(done.stdout), Cost(wall, cpu)
+    return json.loads(done.stdout), Cost(wall, spent.seconds)
 
 
 def started(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
