@@ -43,7 +43,6 @@ Measured
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from turbofix.assumptions import COMPILES, FEW_SIZES, LONG_ENOUGH, ON_GPU, OPTION_DEFAULT, RECENT_TORCH
@@ -54,6 +53,7 @@ from turbofix.program.evidence import of_device, of_loop, of_value
 from turbofix.program.model import Compiling, Evaluation, Framework, Model, Step, Training, TrainingProgram
 from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 from ._attention import is_pretrained
 from ._loaders import reason_beside
@@ -127,7 +127,7 @@ ASKED, COUNTED = "{torch.cuda.is_available}()", "{torch.cuda.device_count}() == 
 HEAVY = MATMULS | CONVOLUTIONS | RECURRENT
 WITH_KERNELS = frozenset(("mamba_ssm", "causal_conv1d", "bitsandbytes", "kaolin", "pytorch3d"))
 DETECTING = frozenset(f"torchvision.ops.{name}" for name in ("nms", "batched_nms", "roi_align", "roi_pool"))
-GENERATING = re.compile(r"^transformers\.\w*(ConditionalGeneration|CausalLM|LMHead|Seq2Seq)")
+GENERATING = regex(r"^transformers\.\w*(ConditionalGeneration|CausalLM|LMHead|Seq2Seq)")
 COPYING = "torch.nn.DataParallel"
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from turbofix.findings import Site
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 if TYPE_CHECKING:
     import yaml
 
 SUFFIXES = (".yaml", ".yml", ".json")
-_LARGE, _SMALL = re.compile(r":\s+(?:True|False)\b"), re.compile(r":\s+(?:true|false)\b")
-_NEWLINE = re.compile(r"\r\n|\n|\r")
+_LARGE, _SMALL = regex(r":\s+(?:True|False)\b"), regex(r":\s+(?:true|false)\b")
+_NEWLINE = regex(r"\r\n|\n|\r")
 
 
 class NotPlainError(Exception):

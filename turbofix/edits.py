@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from turbofix.datafile import is_data
 from turbofix.findings import STUB, Site
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from turbofix.layout import Bracket
     from turbofix.positions import Tree, Trees
 
-_NEWLINE = re.compile(r"\r\n|\n|\r")
+_NEWLINE = regex(r"\r\n|\n|\r")
 _LAST = -1
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import io
-import re
 import tokenize
 import warnings
 from bisect import bisect_left, bisect_right
@@ -17,8 +16,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from turbofix.regex import regex
+
 _BYTE_ORDER_MARK = "\ufeff"
-_NEWLINE = re.compile(r"\r\n|\n|\r")
+_NEWLINE = regex(r"\r\n|\n|\r")
 _STRING_STARTS = tuple(
     getattr(tokenize, name) for name in ("FSTRING_START", "TSTRING_START") if hasattr(tokenize, name)
 )
@@ -29,7 +30,7 @@ _WORDS = (tokenize.STRING, tokenize.COMMENT, tokenize.NAME, tokenize.NUMBER, tok
 ASYNC = "asynC"
 """How ``async``, the name of an argument before Python 3.7, is read: a word of the same length."""
 
-_OLD_ARGUMENT = re.compile(r"(?<=[(,\s])async(?=\s*=[^=])")
+_OLD_ARGUMENT = regex(r"(?<=[(,\s])async(?=\s*=[^=])")
 
 
 def readable(text: str) -> str:

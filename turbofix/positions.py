@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import functools
 import gc
-import re
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -26,12 +25,13 @@ from turbofix.edits import Refuse
 from turbofix.findings import Site
 from turbofix.names import Names
 from turbofix.nodes import children, indent, parse, readable, words
+from turbofix.regex import regex
 
 Span = tuple[int, int]
 
-_NEWLINE = re.compile(r"\r\n|\n|\r")
-_SEMICOLON = re.compile(r"(?:[ \t\f]|\\(?:\r\n|\n|\r))*;(?:[ \t\f]|\\(?:\r\n|\n|\r))*")
-_BLANK = re.compile(r"[ \t\f]*")
+_NEWLINE = regex(r"\r\n|\n|\r")
+_SEMICOLON = regex(r"(?:[ \t\f]|\\(?:\r\n|\n|\r))*;(?:[ \t\f]|\\(?:\r\n|\n|\r))*")
+_BLANK = regex(r"[ \t\f]*")
 _BOM = "\ufeff"
 
 # What LibCST makes of the classes of ``ast``. True, False and None are names there; adjacent strings are one node.

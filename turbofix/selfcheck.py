@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import re
 import symtable
 import tokenize
 import warnings
@@ -22,8 +21,9 @@ from turbofix.edits import Change, Edit, Role, undone
 from turbofix.magics import MARK, MASKED
 from turbofix.nodes import Word, children, parse, stretches, unreadable, walk, words
 from turbofix.notebook import split
+from turbofix.regex import regex
 
-_NEWLINE = re.compile(r"\r\n|\n|\r")
+_NEWLINE = regex(r"\r\n|\n|\r")
 _BOM = "\ufeff"
 _UNDER_AUTOCAST = ("backward", "step")
 

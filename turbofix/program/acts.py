@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
@@ -21,11 +20,12 @@ from turbofix.program.names import dotted, loads
 from turbofix.program.regions import loss_expression
 from turbofix.program.sites import LOOPS, contains
 from turbofix.program.values import UNKNOWN, Const, Instance, Made, Opaque, Tensor, Union, Value, members
+from turbofix.regex import regex
 
 Stepper = Literal["optimizer", "scaler", "scheduler", "environment", "engine", "likely", "unknown"]
 
 _CALLED_ON = ("clip", "zero_grad", "step", "unscale", "update", "scale", "load")
-_NAMED = re.compile(r"""[A-Za-z_][\w.]*(\[(\d+|"[^"]*"|'[^']*')\])*""")
+_NAMED = regex(r"""[A-Za-z_][\w.]*(\[(\d+|"[^"]*"|'[^']*')\])*""")
 _SCHEDULER_USES = {"get_last_lr", "get_lr"}
 _MODEL_USES = {"train", "eval", "parameters", "named_parameters", "zero_grad", "modules", "children"}
 ENGINES = ("engine", "accelerator", "fabric", "lossscaler")

@@ -23,13 +23,14 @@ from turbofix.program.libraries import words
 from turbofix.program.model import Attention, Unread, Unwanted
 from turbofix.program.names import dotted, is_nothing, parameters, reads_of, stored
 from turbofix.program.values import Const, Instance, Made, Opaque, Option, Unknown, Value, members
+from turbofix.regex import regex
 
 FUSED = "torch.nn.functional.scaled_dot_product_attention"
-_KERNELS = re.compile(
+_KERNELS = regex(
     r"(?<!self\.)(?<!def )scaled_dot_product_attention|"
     r"flash_attn|memory_efficient_attention|flex_attention|xformers\.ops"
 )
-_HIGHER = re.compile(
+_HIGHER = regex(
     r"\b((?:torch\.func|functorch)(?!\.(?:vmap|functional_call|stack_module_state)\b)|"
     r"autograd\.functional|forward_ad|higher|learn2learn|torchmeta|torchopt)\b"
 )
@@ -44,7 +45,7 @@ _FAR = -1e4
 _LAST = {(-2, -1), (-1, -2)}
 _SHAPING = words("bool to view unsqueeze float")
 _SHAPES = words("shape size dim ndim")
-_DEEP = re.compile(r"\[.*(None|:).*\]|unsqueeze|\.view\(|reshape|expand")
+_DEEP = regex(r"\[.*(None|:).*\]|unsqueeze|\.view\(|reshape|expand")
 """What shows that a mask has two dimensions: torch's function takes no mask of one."""
 
 

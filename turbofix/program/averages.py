@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -28,9 +27,10 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 _STATES = {"state_dict": "state", "buffers": "buffers", "named_buffers": "buffers"}
-_SOME_PASS = re.compile(r"requires_grad|floating_point")
+_SOME_PASS = regex(r"requires_grad|floating_point")
 """What is asked of parameters, and some of those that are trained pass."""
 _PLAIN = (Const, Option, Computed, Host)
 

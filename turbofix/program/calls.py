@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -58,6 +57,7 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 if TYPE_CHECKING:
     from turbofix.program.interpreter import Interpreter
@@ -580,7 +580,7 @@ def _may_be_module(base: str) -> bool:
     return not own and libraries.kind_of(base) is None
 
 
-_OF_LOSSES = re.compile(r"(Loss(?!Net)|Criterion|CrossEntropy|LabelSmoothing)(?=[A-Z0-9_]|$)")
+_OF_LOSSES = regex(r"(Loss(?!Net)|Criterion|CrossEntropy|LabelSmoothing)(?=[A-Z0-9_]|$)")
 
 
 def is_criterion(value: Instance) -> bool:

@@ -38,6 +38,7 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 _DECODERS = tuple(
     words(
@@ -67,7 +68,7 @@ _OPENED = frozenset(
     )
 )
 """What gives an open file or database, which another process can neither be sent nor safely share."""
-_SPARSE = re.compile(r"[\w.]*\b(?:to_sparse|sparse_\w+_tensor|sparse\.\w+Tensor|SparseTensor)\b")
+_SPARSE = regex(r"[\w.]*\b(?:to_sparse|sparse_\w+_tensor|sparse\.\w+Tensor|SparseTensor)\b")
 """What makes a sparse tensor."""
 GENERATORS = words(
     """

@@ -12,7 +12,6 @@ import itertools
 import math
 import operator
 import random
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -41,16 +40,17 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.program.wording import Wording
+from turbofix.regex import regex
 
 _MENTIONS = (
     Wording((".04471", ".rsqrt", "softmax", "sigmoid", "exp(", "logsumexp", ".mean(-1", "torch.mean")),
-    Wording(("erf",), re.compile(r"erf\b")),
-    Wording((".var",), re.compile(r"\.var\b")),
-    Wording((".std",), re.compile(r"\.std\b")),
-    Wording((".mean(dim",), re.compile(r"\.mean\(dim ?= ?-1")),
+    Wording(("erf",), regex(r"erf\b")),
+    Wording((".var",), regex(r"\.var\b")),
+    Wording((".std",), regex(r"\.std\b")),
+    Wording((".mean(dim",), regex(r"\.mean\(dim ?= ?-1")),
 )
 """Each is looked for by itself, as a text with such a word is searched for one pattern in a tenth of the time."""
-_OF_TWO = re.compile(r"exp|log|softmax")
+_OF_TWO = regex(r"exp|log|softmax")
 """What one of the calls of a formula of two tensors is named by."""
 
 _MODULES = frozenset(("torch", "math", "numpy", "torch.nn.functional", "torch.special"))

@@ -31,6 +31,7 @@ from turbofix.program.values import (
     join_all,
     members,
 )
+from turbofix.regex import regex
 from turbofix.searched import added_folders
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def import_modules(interp: Interpreter, node: ast.Import) -> None:
         interp.bind(top, value)
 
 
-_REGISTERING = re.compile(r"^\s*@[\w.]*regist", re.MULTILINE | re.IGNORECASE)
+_REGISTERING = regex(r"^\s*@[\w.]*regist", re.MULTILINE | re.IGNORECASE)
 
 
 def _log(interp: Interpreter, dotted: str, value: Value, node: ast.AST) -> None:
@@ -192,7 +193,7 @@ def _folder(interp: Interpreter, dotted: str, importer: ModuleFile, known: Value
 _SEVERAL = 8
 """So many modules are read where a part of a name is chosen at run time."""
 
-_PARTLY = re.compile(r"%[sd]|\{[^{}]*\}")
+_PARTLY = regex(r"%[sd]|\{[^{}]*\}")
 
 
 def import_by_name(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:

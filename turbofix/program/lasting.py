@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -15,6 +14,7 @@ from turbofix.program.model import ABSENT, Argument
 from turbofix.program.names import dotted
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import Instance, Iterated, Made, Option, Value, members
+from turbofix.regex import regex
 
 
 def iterations(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
@@ -58,7 +58,7 @@ def passes(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
     return None
 
 
-_BATCH = re.compile(r"(?i)batch|(?<![a-z])bsz?(?![a-z])")
+_BATCH = regex(r"(?i)batch|(?<![a-z])bsz?(?![a-z])")
 
 
 def cut_size(analysis: Analysis, backward: Event, loop: ast.AST) -> Argument:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 
@@ -67,6 +66,7 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 _COMPUTED = {"made", "data", "input", "batch", "output"}
 _UNSURE = {"param", "maybe_output", "object"}
@@ -669,7 +669,7 @@ def _is_made_once(model: Instance | Made) -> bool:
     )
 
 
-_WITH_PARAMETERS = re.compile(
+_WITH_PARAMETERS = regex(
     r"torch\.nn\.(Lazy)?(Conv|Linear|Bilinear|Embedding|BatchNorm|LayerNorm|GroupNorm|RMSNorm|LSTM|GRU|RNN|Transformer"
     r"|MultiheadAttention|PReLU)"
 )

@@ -7,7 +7,6 @@ word ``amp`` are not looked into.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -25,6 +24,7 @@ from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import Made, members
 from turbofix.program.wording import Wording
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 OLD, NEW = "torch.cuda.amp", "torch.amp"
 NAMES = ("autocast", "GradScaler", "custom_fwd", "custom_bwd")
@@ -35,10 +35,10 @@ _PARAMETERS = {
     "custom_bwd": ("bwd",),
 }
 _SUBMODULES = ("", ".autocast_mode", ".grad_scaler")
-_MENTIONS = re.compile(r"amp\b(?<=\bamp)")  # the word; a text is looked through faster for what begins with letters
+_MENTIONS = regex(r"amp\b(?<=\bamp)")  # the word; a text is looked through faster for what begins with letters
 _DEFAULTS = Wording(
     ("set_autocast_", "cache_enabled"),
-    re.compile(r"\bset_autocast_(gpu_)?dtype\b|\b(set_autocast_)?cache_enabled\b"),
+    regex(r"\bset_autocast_(gpu_)?dtype\b|\b(set_autocast_)?cache_enabled\b"),
 )
 
 Import = ast.Import | ast.ImportFrom

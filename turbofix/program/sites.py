@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import re
 import tokenize
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from turbofix.findings import Site
 from turbofix.nodes import first_line, tokens
 from turbofix.program.answers import parents_above
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 if TYPE_CHECKING:
     from turbofix.program.execution import ModuleFile
@@ -28,7 +28,7 @@ SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Module)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
-_NEWLINE = re.compile("\r\n|\r|\n")
+_NEWLINE = regex("\r\n|\r|\n")
 
 
 @dataclass(eq=False)

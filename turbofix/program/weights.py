@@ -6,7 +6,6 @@ It is worked out for the updates of programs that clip no gradients: nobody else
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from turbofix.program.acts import concerned, optimizers_in
@@ -19,9 +18,10 @@ from turbofix.program.names import dotted, loads, parameters
 from turbofix.program.objects import models_in, parameter_owners
 from turbofix.program.values import Instance, Made, Opaque, Tensor, Value, flatten, members
 from turbofix.program.wording import Wording
+from turbofix.regex import regex
 
-_HOOKS = Wording(("register_",), re.compile(r"\bregister_(full_)?(backward_)?(post_accumulate_grad_)?hook\b"))
-_LOADING = re.compile(r"\.load_state_dict$")
+_HOOKS = Wording(("register_",), regex(r"\bregister_(full_)?(backward_)?(post_accumulate_grad_)?hook\b"))
+_LOADING = regex(r"\.load_state_dict$")
 
 
 def weights(analysis: Analysis, updates: list[Event], training: list[Event], clips: bool) -> tuple[Weights, ...]:
