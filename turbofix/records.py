@@ -9,7 +9,6 @@ project that was a fifth of the time of a command on one file (CPython 3.11). He
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
@@ -128,7 +127,12 @@ def compiled_when_needed(library: str) -> Iterator[None]:
 
 def _has_plain_fields(cls: type) -> bool:
     """Whether no field is one of ``__init__`` alone, or for keywords alone."""
-    special = any("InitVar" in str(each) or "KW_ONLY" in str(each) for each in inspect.get_annotations(cls).values())
+    special = any(
+        isinstance(each, dataclasses.InitVar)
+        or each in (dataclasses.InitVar, dataclasses.KW_ONLY)
+        or (isinstance(each, str) and ("InitVar" in each or "KW_ONLY" in each))
+        for each in cls.__annotations__.values()
+    )
     given = (each for each in vars(cls).values() if isinstance(each, dataclasses.Field))
     return not special and all(each.kw_only in (False, dataclasses.MISSING) for each in given)
 
@@ -175,7 +179,7 @@ def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
     fields: dict[str, dataclasses.Field[Any]] = {}
     for base in cls.__mro__[:0:-1]:
         fields |= base.__dict__.get("__dataclass_fields__", {})
-    for name, annotation in inspect.get_annotations(cls).items():
+    for name, annotation in cls.__annotations__.items():
         if _is_of_the_class(annotation):
             continue
         default = cls.__dict__.get(name, dataclasses.MISSING)
@@ -195,7 +199,7 @@ def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
 def _is_of_the_class(annotation: object) -> bool:
     if isinstance(annotation, str):
         return "ClassVar" in annotation
-    return annotation is ClassVar or get_origin(annotation) is ClassVar
+    return annotation is ClassVar or getattr(annotation, "__origin__", None) is ClassVar
 
 
 def _init(self: Any, *values: object, **named: object) -> None:
