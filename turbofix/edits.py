@@ -57,7 +57,7 @@ class Role(IntEnum):
     REPLACED = 8
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Change:
     """``text`` replaces the characters ``start`` to ``end`` of one file.
 
