@@ -187,6 +187,7 @@ def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:
     return None
 
 
+@lru_cache(8)
 def _count_under_autocast(text: str) -> int:
     """How many calls of ``backward`` and ``step`` stand in the body of a ``with`` that opens autocast."""
     if "autocast" not in text or unreadable(text):

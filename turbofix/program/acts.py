@@ -350,7 +350,7 @@ def _under(analysis: Analysis, backward: Event, node: ast.AST, frames: tuple[Fra
     """Whether a backward lies in the body of the statement that guards the step."""
     for frame in analysis.facts.frames(backward):
         if frame.scope is frames[-1].scope and isinstance(node, ast.If):
-            return any(contains(each, frame.anchor, analysis.facts.places, frame.module) for each in node.body)
+            return any(contains(each, frame.anchor, frame.module) for each in node.body)
     return False
 
 
@@ -423,7 +423,7 @@ def _divisions(
 def _feeds_loss(analysis: Analysis, division: ast.AST, backward: Event, frame: Frame) -> bool:
     """Whether a division makes (part of) what the backward starts from: by its own text, or through a name."""
     places = analysis.facts.places
-    if contains(backward.node, division, places, frame.module):
+    if contains(backward.node, division, frame.module):
         return True
     statement = places.statement(division, frame.module)
     expression = loss_expression(analysis, backward) if frame.anchor is backward.node else frame.anchor

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from turbofix.nodes import walk
+from turbofix.nodes import children, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import kept, once_per_node
 from turbofix.program.arrays import Array, OtherError, combined, gathered, number, picked, reduced, shaped, squeezed
@@ -187,7 +187,7 @@ class _Reader:
             if found is not None:
                 yield found, set(self.used)
                 return
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             if isinstance(child, ast.expr) and not isinstance(child, (ast.Lambda, ast.ListComp, ast.GeneratorExp)):
                 yield from self._in(child, block, index)
             elif isinstance(child, ast.keyword):
@@ -248,9 +248,7 @@ class _Reader:
                     parts.append(each.func.value)
                 return self._operation(each) is not None and all(visit(part, at, depth - 1) for part in parts)
             if isinstance(each, (ast.BinOp, ast.UnaryOp, ast.Constant, ast.Subscript, ast.Tuple, ast.List)):
-                return all(
-                    visit(part, at, depth - 1) for part in ast.iter_child_nodes(each) if isinstance(part, ast.expr)
-                )
+                return all(visit(part, at, depth - 1) for part in children(each) if isinstance(part, ast.expr))
             return False
 
         whole = visit(node, self.at, 24)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from turbofix.nodes import walk
+from turbofix.nodes import children, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_of
 from turbofix.program.datasets import PUBLISHED, dataset_of, lengths, published_length
@@ -101,7 +101,7 @@ def _leaves_early(loop: ast.For) -> bool:
         if isinstance(node, (ast.Break, ast.Return)):
             return True
         if not isinstance(node, (*LOOPS, ast.FunctionDef, ast.Lambda)):
-            waiting += ast.iter_child_nodes(node)
+            waiting += children(node)
         elif isinstance(node, LOOPS):
             waiting += [each for each in walk(node) if isinstance(each, ast.Return)]
     return False

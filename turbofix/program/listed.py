@@ -16,7 +16,7 @@ from turbofix.program.model import Listed
 from turbofix.program.names import dotted
 from turbofix.program.sites import COMPREHENSIONS, LOOPS
 from turbofix.program.values import Made, Tensor, members
-from turbofix.program.written import meaning
+from turbofix.program.written import meaning, named_calls
 
 _DRAWN = words("torch.randint torch.randperm torch.arange torch.multinomial")
 _NORMS = words("torch.norm torch.linalg.vector_norm")
@@ -28,9 +28,8 @@ def listed(analysis: Analysis) -> tuple[Listed, ...]:
     """Such lists, in the order of the text."""
     found: list[Listed] = []
     for module in analysis.execution.modules.values():
-        for call in every(ast.Call, module.tree) if "torch" in module.text else ():
+        for call, name, _ in named_calls(module.tree) if "torch" in module.text else ():
             inner = call.args[0] if call.args else None
-            name = meaning(call.func, module.tree)
             if not isinstance(inner, ast.ListComp) or name != "torch.stack":
                 continue
             alone = len(call.args) == 1 and not call.keywords

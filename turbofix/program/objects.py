@@ -44,7 +44,7 @@ from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.products import products_of
 from turbofix.program.regrouped import is_regrouped
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
-from turbofix.program.switches import around, picked, stands, switch_of, told
+from turbofix.program.switches import around, is_off, picked, stands, switch_of, told
 from turbofix.program.unfused import gives_sparse, partly_distributed, sharded, sparse_gradients
 from turbofix.program.values import (
     Class,
@@ -57,7 +57,6 @@ from turbofix.program.values import (
     Mapping,
     Method,
     Opaque,
-    Origin,
     Sequence,
     Tensor,
     Unknown,
@@ -247,16 +246,12 @@ def _layers_in(value: Value | None, found: Layers, depth: int) -> None:
 
 def _leave_out(analysis: Analysis, layers: Layers, values: list[Made | Instance | Opaque]) -> None:
     """Take away the layers that are made under tests which do not hold as the program stands, if the model is made."""
-    off = {id(each) for each in (*layers.parts, *values) if _is_off(analysis, each.origin)}
+    made = ((each, each.origin) for each in (*layers.parts, *values))
+    off = {id(each) for each, origin in made if origin is not None and is_off(analysis, origin.node)}
     if not any(id(each) in off for each in values):
         kept = [part for part in layers.parts if id(part) not in off]
         layers.names -= {part.qualname for part in layers.parts} - {part.qualname for part in kept}
         layers.parts = kept
-
-
-def _is_off(analysis: Analysis, made: Origin | None) -> bool:
-    events = analysis.facts.at(made.node) if made is not None else ()
-    return bool(events) and all(switch_of(analysis, each).off for each in events)
 
 
 def models(analysis: Analysis) -> tuple[Model, ...]:

@@ -10,7 +10,7 @@ import ast
 import contextlib
 import tokenize
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -203,10 +203,16 @@ def blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
         yield case.body
 
 
-def contains(outer: ast.AST, inner: ast.AST, places: Places, module: ModuleFile) -> bool:
+def contains(outer: ast.AST, inner: ast.AST, module: ModuleFile) -> bool:
     """Whether ``inner`` is ``outer`` or lies in it."""
+    return number_in((outer,), inner, module) is not None
+
+
+def number_in(nodes: Sequence[ast.AST], inner: ast.AST, module: ModuleFile) -> int | None:
+    """Which of some nodes, as the statements of a block, ``inner`` is or lies in."""
     parents = parents_above(inner, module.tree)
+    numbers = {each: number for number, each in enumerate(nodes)}
     current: ast.AST | None = inner
-    while current is not None and current is not outer:
+    while current is not None and current not in numbers:
         current = parents.get(current)
-    return current is not None
+    return numbers[current] if current is not None else None

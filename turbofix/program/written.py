@@ -373,9 +373,8 @@ def clipped(written: Written) -> Found:
 def made_there(written: Written) -> Found:
     """Tensors that a step or a forward pass makes where they are needed: ``torch.zeros(n, device=x.device)``."""
     for module in written.modules:
-        for call in every(ast.Call, module.tree):
+        for call, name, _ in named_calls(module.tree):
             on = next((word.value for word in call.keywords if word.arg == "device"), None)
-            name = meaning(call.func, module.tree)
             like = name.endswith("_like") and on is None
             if not like and (on is None or _is(on, "cpu") or _is(on, None) or name.rpartition(".")[2] not in _MAKERS):
                 continue
