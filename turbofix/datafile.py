@@ -6,7 +6,6 @@ span of a value; only where it begins counts.
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
@@ -64,6 +63,8 @@ def values(text: str) -> dict[str, Any]:
     Raises:
         NotPlainError: it is not JSON (comments are not), its top is no object, or a key comes twice in an object.
     """
+    import json
+
     try:
         found = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -145,6 +146,8 @@ class DataText:
 
     def spelled(self, value: object, old: Node | None = None) -> str:
         """A value as the file writes it, in the quotes of the one that it replaces."""
+        import json
+
         import yaml
 
         if is_json(self.path) or isinstance(value, dict):

@@ -648,8 +648,7 @@ def _ranges(step: _Step, tree: Tree | None) -> Iterator[tuple[int, int]]:
 
 def _refuse_marks(text: str, moved: bool) -> None:
     """Raise Refuse for a range over several cells of a notebook, or over what is not Python in one and would change."""
-    from turbofix.magics import MARK
-    from turbofix.notebook import FENCE_LINE  # here, since most runs edit nothing
+    from turbofix.magics import FENCE_LINE, MARK  # here, since most runs edit nothing
 
     if FENCE_LINE in text:
         raise Refuse("the code to be changed is spread over several cells of the notebook")

@@ -15,8 +15,8 @@ from dataclasses import replace
 from turbofix.cst import cst
 from turbofix.edits import Change, Refuse, Role, Shift
 from turbofix.findings import Site
+from turbofix.magics import FENCE_LINE
 from turbofix.nodes import walk
-from turbofix.notebook import FENCE_LINE
 from turbofix.positions import COMPOUND, Tree
 from turbofix.records import dataclass
 from turbofix.regex import regex

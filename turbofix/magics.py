@@ -12,6 +12,7 @@ from turbofix.nodes import unreadable
 from turbofix.regex import regex
 
 MARK = "\u02cd"  # MODIFIER LETTER LOW MACRON: an identifier may be made of it
+FENCE_LINE = f"# %% {MARK}"  # stands between two cells
 MASKED = regex(rf"exec\({MARK}+\)|(?:#(?:%%)?)?{MARK}+")
 """One masked stretch. ``#%%`` stands before the line of a cell magic, above which nothing may be put; ``exec`` for the
 magic that runs another file in the notebook's names."""

@@ -17,12 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turbofix.magics import MARK, comment, mask, unmask
+from turbofix.magics import FENCE_LINE, MARK, comment, mask, unmask
 from turbofix.nodes import newer_reads, unreadable
 from turbofix.records import dataclass
 from turbofix.regex import regex
 
-FENCE_LINE = f"# %% {MARK}"
 FENCE = f"\n{FENCE_LINE}\n\n"
 """What stands between two cells. The blank line parts it from comments at the top of a cell."""
 _FENCE = regex(rf"(?:\n|\A|(?<={MARK}\n\n)){FENCE_LINE}\n\n")  # also where the lines before it were deleted

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import re
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -623,6 +622,8 @@ class Analysis:
         try:
             return function()
         except Exception as error:
+            import traceback
+
             trace = "".join(traceback.format_exception(error))
             self.notes.append(f"{what}: {type(error).__name__}: {error}\n{trace}")
             return None

@@ -20,7 +20,6 @@ from turbofix.datafile import NotPlainError, is_data, lost, read
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.magics import MARK, MASKED
 from turbofix.nodes import Word, children, parse, stretches, unreadable, walk, words
-from turbofix.notebook import split
 from turbofix.regex import regex
 
 _NEWLINE = regex(r"\r\n|\n|\r")
@@ -100,6 +99,8 @@ def _data_lost(path: Path, old: str, new: str, changes: Sequence[Change]) -> str
 def _cells_changed(path: Path, old: str, new: str) -> str | None:
     if MARK not in old and MARK not in new:  # no notebook
         return None
+    from turbofix.notebook import split
+
     if len(split(old)) != len(split(new)) or MASKED.findall(old) != MASKED.findall(new):
         return f"the cells of {path.name}, or lines in them that are not Python, are not what they were"
     return None

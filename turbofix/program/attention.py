@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import re
-import string
 from collections.abc import Iterator
 
 from turbofix.findings import Site
@@ -1145,7 +1144,9 @@ def _subscripts(node: ast.expr) -> tuple[tuple[str, str], str]:
         raise _OtherError
     text, named = node.value.replace("...", "."), re.compile(r"\w\w+").findall(node.value)
     if re.search(r"\w \w", text):  # einops: each axis is a word
-        free = (each for each in string.ascii_letters if each not in re.findall(r"\b\w\b", text))
+        from string import ascii_letters
+
+        free = (each for each in ascii_letters if each not in re.findall(r"\b\w\b", text))
         letters = dict(zip(dict.fromkeys(named), free))  # noqa: B905
         text = re.sub(r"\w\w+", lambda word: letters[word[0]], text)
     found = re.fullmatch(r"([a-zA-Z.]+),([a-zA-Z.]+)->([a-zA-Z.]+)", text.replace(" ", ""))

@@ -11,7 +11,6 @@ import ast
 import itertools
 import math
 import operator
-import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -732,7 +731,9 @@ def _is_same(worked: _Worked, formula: Callable[[_Symbols], Array]) -> bool:
 
 def _drawn(seed: int, rank: int, input_: str, rows: list[str], numbers: list[str]) -> _Symbols:
     """Numbers for what a formula is made of."""
-    source = random.Random(seed)
+    from random import Random  # few programs have such formulas
+
+    source = Random(seed)
 
     def drawn(low: float, high: float, shape: tuple[int, ...]) -> Array:
         return Array(shape, [source.uniform(low, high) for _ in range(math.prod(shape))])
