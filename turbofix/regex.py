@@ -16,9 +16,9 @@ else:
         """Stands for a compiled pattern, whose methods it has from their first use on."""
 
         def __init__(self, text: str, flags: int = 0) -> None:
-            self._made = text, flags
+            self.pattern, self.flags = text, flags
 
         def __getattr__(self, name: str) -> Any:
-            value = getattr(re.compile(*self._made), name)
+            value = getattr(re.compile(self.pattern, self.flags), name)
             setattr(self, name, value)
             return value
