@@ -68,6 +68,7 @@ from turbofix.program.model import (
 )
 from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 from ._loaders import whole
 from ._options import TurnedOn, left_off, turn_on
@@ -132,7 +133,7 @@ embeddings by ``einsum``): their arguments reach into the hundreds, and 16 bits 
 
 LOGARITHMS = frozenset(f"{owner}.{name}" for owner in ("torch", "Tensor") for name in ("log", "log2", "log1p", "logit"))
 
-OWN = re.compile(r"self(\.\w+|\[[\"']\w+[\"']\])+")
+OWN = regex(r"self(\.\w+|\[[\"']\w+[\"']\])+")
 OWN_PRECISION = frozenset(("torch", "intel_extension_for_pytorch", "transformer_engine", "ray"))
 LOGIT_CRITERIA = ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss", "with_logits", "WithLogitsLoss")
 
