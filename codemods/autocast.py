@@ -71,7 +71,7 @@ from turbofix.records import dataclass
 from turbofix.regex import regex
 
 from ._loaders import whole
-from ._options import TurnedOn, left_off, turn_on
+from ._options import left_off
 from ._precision import (
     SIMPLE,
     THERE,
@@ -100,10 +100,6 @@ from ._sixteen import (
     worth_of,
 )
 from ._sixteen_under import under_accelerate, under_lightning, under_trainer
-from ._trainers import (
-    Switch,
-    set_switch,
-)
 from ._work import is_over_at_once
 
 codemod = Codemod(
@@ -540,16 +536,9 @@ def is_set_in(region: Region, test: str, edit: Edit) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Put the regions under autocast, and the scaler around backward and step."""
     plan = finding.plan
-    if isinstance(plan, (Switch, Plan)):
-        for kept in plan.islands:
-            keep_wide(kept, edit)
-    if isinstance(plan, Switch):
-        set_switch(plan, finding.site, edit)
-        return
-    if isinstance(plan, TurnedOn):
-        turn_on(plan, edit)
-        return
     assert isinstance(plan, Plan)
+    for kept in plan.islands:
+        keep_wide(kept, edit)
     dtype = f"torch.{plan.half}"
     done: set[Output] = set()
     wrapped: set[Site] = set()

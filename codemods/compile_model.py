@@ -57,7 +57,7 @@ from turbofix.regex import regex
 
 from ._attention import is_pretrained
 from ._loaders import reason_beside
-from ._options import TurnedOn, turn_on, turned_on
+from ._options import TurnedOn, turned_on
 from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
@@ -88,7 +88,6 @@ from ._trainers import (
     is_on,
     is_sharded,
     judged,
-    set_switch,
     stays_on_cpu,
 )
 from ._trainers import on_gpu as trains_on_gpu
@@ -427,12 +426,6 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Compile the model in place behind the statement that puts it on its device."""
     plan = finding.plan
-    if isinstance(plan, Switch):
-        set_switch(plan, finding.site, edit)
-        return
-    if isinstance(plan, TurnedOn):
-        turn_on(plan, edit)
-        return
     assert isinstance(plan, Plan)
     dynamic = "dynamic=True" if plan.dynamic else ""
     lines = [] if plan.methods else [f"{plan.text}.compile({dynamic})"]
