@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from turbofix.datafile import is_data
 from turbofix.findings import STUB, Site
 from turbofix.records import dataclass
-from turbofix.regex import regex
+from turbofix.regex import NEWLINE
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from turbofix.layout import Bracket
     from turbofix.positions import Tree, Trees
 
-_NEWLINE = regex(r"\r\n|\n|\r")
 _LAST = -1
 
 
@@ -729,7 +728,7 @@ def _disjoint(text: str, shifts: Iterable[Shift]) -> list[Shift]:
 
 
 def _conflict(text: str, at: int) -> Conflict:
-    return Conflict(f"two changes meet on line {len(_NEWLINE.findall(text, 0, at)) + 1}")
+    return Conflict(f"two changes meet on line {len(NEWLINE.findall(text, 0, at)) + 1}")
 
 
 def _is_inside(shift: Shift, change: Change) -> bool:
@@ -761,7 +760,7 @@ def _moved_lines(text: str, shift: Shift, replaced: Sequence[Change]) -> Iterato
     """The re-indentation of each line that does not start in a string or in text that is replaced anyway."""
     at = shift.start
     while at < shift.end:
-        newline = _NEWLINE.search(text, at, shift.end)
+        newline = NEWLINE.search(text, at, shift.end)
         start, at = at, newline.end() if newline else shift.end
         line = text[start:at]
         if any(first < start < last for first, last in shift.kept):

@@ -16,10 +16,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from turbofix.regex import regex
+from turbofix.regex import NEWLINE, regex
 
 _BYTE_ORDER_MARK = "\ufeff"
-_NEWLINE = regex(r"\r\n|\n|\r")
 _STRING_STARTS = tuple(
     getattr(tokenize, name) for name in ("FSTRING_START", "TSTRING_START") if hasattr(tokenize, name)
 )
@@ -144,7 +143,7 @@ def _lines(block: list[ast.stmt], text: str, starts: list[int]) -> tuple[list[as
 
 
 def _line_starts(text: str) -> list[int]:
-    return [0, *(match.end() for match in _NEWLINE.finditer(text))]
+    return [0, *(match.end() for match in NEWLINE.finditer(text))]
 
 
 def first_line(statement: ast.stmt) -> int:
@@ -186,7 +185,7 @@ def words(text: str) -> tuple[Word, ...]:
         SyntaxError, tokenize.TokenError: as ``tokens``.
     """
     shift = 1 if text.startswith(_BYTE_ORDER_MARK) else 0
-    starts = [shift, *(match.end() for match in _NEWLINE.finditer(text, shift))]
+    starts = [shift, *(match.end() for match in NEWLINE.finditer(text, shift))]
     found: list[Word] = []
     depth, first = 0, 0
     for kind, string, (line, column), (end_line, end_column), _ in tokens(text):

@@ -22,3 +22,6 @@ else:
             value = getattr(re.compile(self.pattern, self.flags), name)
             setattr(self, name, value)
             return value
+
+
+NEWLINE = regex(r"\r\n|\n|\r")

@@ -20,9 +20,8 @@ from turbofix.datafile import NotPlainError, is_data, lost, read
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.magics import MARK, MASKED
 from turbofix.nodes import Word, children, parse, stretches, unreadable, walk, words
-from turbofix.regex import regex
+from turbofix.regex import NEWLINE
 
-_NEWLINE = regex(r"\r\n|\n|\r")
 _BOM = "\ufeff"
 _UNDER_AUTOCAST = ("backward", "step")
 
@@ -77,7 +76,7 @@ def _not_undone(path: Path, old: str, new: str, changes: Sequence[Change]) -> st
 def _newlines_changed(path: Path, old: str, new: str) -> str | None:
     if old.startswith(_BOM) != new.startswith(_BOM) or _BOM in new[1:]:
         return f"the byte-order mark of {path.name} moved"
-    before, after = set(_NEWLINE.findall(old)), set(_NEWLINE.findall(new))
+    before, after = set(NEWLINE.findall(old)), set(NEWLINE.findall(new))
     if before and not after <= before:
         return f"the line endings of {path.name} are not what they were"
     if old and new and old.endswith(("\n", "\r")) != new.endswith(("\n", "\r")):

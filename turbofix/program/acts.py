@@ -321,7 +321,7 @@ def wider(first: Guard, second: Guard) -> Guard:
 
 
 def accumulation(
-    analysis: Analysis, loop: ast.AST, backwards: list[Event], updates: list[Event], events: list[Event]
+    analysis: Analysis, loop: ast.AST, backwards: list[Event], updates: list[Event]
 ) -> Accumulation | None:
     """Gradients summed over several micro-batches: a step under ``% n``, or an inner loop around the backward."""
     facts = analysis.facts

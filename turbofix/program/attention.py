@@ -724,7 +724,7 @@ class _Reading:
         if any(isinstance(each, ast.Name) and each.id in self.names for each in walk(mask)):
             raise _WhyNotError("its mask is made of the scores")
         causal = self._is_triangle(mask, zero_is_out)
-        if not causal and not _DEEP.search(self._text(mask) + self._made_of(mask, at)):
+        if not causal and not _DEEP.search(self._text(mask) + self._made_of(mask)):
             self.certain = False  # it may have one dimension only, which torch's function does not take
         self.causal.append(causal)
         additive = added.replace("{mask}", self._operand(mask) if "~" in added else self._text(mask)).replace(
@@ -733,7 +733,7 @@ class _Reading:
         under = self._text(test) if test is not None else None
         self.masks.append((keep if infinite else "", additive, under))
 
-    def _made_of(self, node: ast.AST, at: int) -> str:
+    def _made_of(self, node: ast.AST) -> str:
         """The texts of the statements in this function that give a mask's name its value."""
         names = {each.id for each in walk(node) if isinstance(each, ast.Name)}
         found = [each for each in walk(self.function) if isinstance(each, ast.Assign) and names & stored([each])]

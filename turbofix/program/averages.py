@@ -288,7 +288,7 @@ def _inlined(analysis: Analysis, body: list[ast.stmt], own: set[str], frames: tu
             places[name] = place
     computed = last.value
     if isinstance(computed, ast.Call):
-        returned = _returned(analysis, computed, frames, set(places) | own)
+        returned = _returned(analysis, computed, frames)
         if returned is None:
             return body
         computed = returned
@@ -330,7 +330,7 @@ class _Placed(ast.NodeTransformer):
         return ast.copy_location(type(node)(**fields), node)
 
 
-def _returned(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...], tensors: set[str]) -> ast.expr | None:
+def _returned(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...]) -> ast.expr | None:
     """The sum that a function of the program returns for the tensors of a pair, in the words of the caller."""
     function = _called(analysis, call, frames)
     if function is None or call.keywords or any(isinstance(each, ast.Starred) for each in call.args):

@@ -133,12 +133,12 @@ def import_modules(interp: Interpreter, node: ast.Import) -> None:
     here = interp.frame.module
     for alias in node.names:
         if alias.asname is not None:
-            value = _module_or_library(interp, alias.name, here, node)
+            value = _module_or_library(interp, alias.name, here)
             _log(interp, alias.name, value, node)
             interp.bind(alias.asname, value)
             continue
         top, _, rest = alias.name.partition(".")
-        value = _module_or_library(interp, top, here, node)
+        value = _module_or_library(interp, top, here)
         _log(interp, alias.name, value, node)
         if rest and type(value) is External and top not in libraries.EXTERNAL:
             # a folder without __init__.py, or a library: which one tells the last part
@@ -163,7 +163,7 @@ def _log(interp: Interpreter, dotted: str, value: Value, node: ast.AST) -> None:
         interp.event("import", node, dotted, None, None, value)
 
 
-def _module_or_library(interp: Interpreter, dotted: str, importer: ModuleFile, node: ast.AST) -> Value:
+def _module_or_library(interp: Interpreter, dotted: str, importer: ModuleFile) -> Value:
     module = find(interp, dotted, importer)
     return ModuleValue(module) if module is not None else External(libraries.canonical(dotted))
 

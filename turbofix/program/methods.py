@@ -488,7 +488,7 @@ def _add_layer(interp: Interpreter, model: Made, layer: Value) -> None:
     elif inner.items is not None and interp.certainty(inner.made_at) == "strong":
         inner.items.append(layer)
     else:
-        inner.element = join(access.element_of(interp, inner) if inner.items else inner.element, layer)
+        inner.element = join(access.element_of(inner) if inner.items else inner.element, layer)
         inner.items = None
 
 
@@ -837,7 +837,7 @@ def _call_namespace(interp: Interpreter, namespace: Namespace, name: str, argume
     value = _argument(arguments)
     if name == "update":
         for member in members(value):
-            mapping = access.as_mapping(interp, member)
+            mapping = access.as_mapping(member)
             if mapping is not None:
                 namespace.open = namespace.open or mapping.open
                 for key, entry in mapping.entries.items():
@@ -886,7 +886,7 @@ def _call_sequence(interp: Interpreter, sequence: Sequence, name: str, arguments
             certainty = interp.certainty(sequence.made_at)
             if certainty != "never":
                 sequence.element = join(
-                    access.element_of(interp, sequence) if sequence.items else sequence.element,
+                    access.element_of(sequence) if sequence.items else sequence.element,
                     access.iterate(interp, value, node),
                 )
                 sequence.items = None
@@ -896,7 +896,7 @@ def _call_sequence(interp: Interpreter, sequence: Sequence, name: str, arguments
         items = sequence.items if interp.certainty(sequence.made_at) == "strong" else None
         if items and type(at) is int and -len(items) <= at < len(items):
             return items.pop(at)
-        return access.element_of(interp, sequence)
+        return access.element_of(sequence)
     if name == "copy":
         items = list(sequence.items) if sequence.items is not None else None
         return Sequence(items, interp.control, sequence.origin, sequence.kind, sequence.element)
@@ -915,7 +915,7 @@ def _append(interp: Interpreter, sequence: Sequence, value: Value, at_end: bool)
     if sequence.items is not None and certainty == "strong" and at_end:
         sequence.items.append(value)
         return
-    sequence.element = join(access.element_of(interp, sequence) if sequence.items else sequence.element, value)
+    sequence.element = join(access.element_of(sequence) if sequence.items else sequence.element, value)
     sequence.items = None
 
 

@@ -511,7 +511,7 @@ def _optimizer(
     passed = merged(bound_arguments(each, order) for each in all_arguments)
     statement = facts.places.statement(node, module) or node
     site = facts.places.site(node, module)
-    passes, complete = _passes(analysis, made, node)
+    passes, complete = _passes(analysis, made)
     params = [each.value for one in all_arguments if (each := one.get("params", 0)) is not None]
     if not any(True for owner in parameter_owners(params) for _ in models_in(owner)):  # create_optimizer(args, model)
         params += [value for one in all_arguments for value in one.values() if any(True for _ in models_in(value))]
@@ -778,7 +778,7 @@ def _branch(analysis: Analysis, node: ast.AST, module: ModuleFile) -> Site | Non
     return places.site(outermost, module) if outermost is not None else None
 
 
-def _passes(analysis: Analysis, made: list[Made], node: ast.AST) -> tuple[tuple[Passing, ...], bool]:
+def _passes(analysis: Analysis, made: list[Made]) -> tuple[tuple[Passing, ...], bool]:
     """The hops that an optimizer makes as an argument of project functions, on its way to the calls that step it."""
     facts = analysis.facts
     hops: dict[Site, Passing] = {}

@@ -18,7 +18,7 @@ from turbofix.findings import Site
 from turbofix.nodes import first_line, tokens
 from turbofix.program.answers import parents_above
 from turbofix.records import dataclass
-from turbofix.regex import regex
+from turbofix.regex import NEWLINE
 
 if TYPE_CHECKING:
     from turbofix.program.execution import ModuleFile
@@ -27,8 +27,6 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Module)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-_NEWLINE = regex("\r\n|\r|\n")
 
 
 @dataclass(eq=False)
@@ -41,7 +39,7 @@ class Page:
 
     def __post_init__(self) -> None:
         text = self.module.text
-        self.lines = _NEWLINE.split(text) if "\r" in text else text.split("\n")
+        self.lines = NEWLINE.split(text) if "\r" in text else text.split("\n")
 
     def comment(self, line: int) -> str | None:
         """The comment on a line, without its ``#``."""

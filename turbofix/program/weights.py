@@ -64,7 +64,7 @@ def _weights(analysis: Analysis, events: list[Event], training: list[Event]) -> 
     model = analysis.facts.origin_site(owner.origin)
     if not is_all(analysis, passed.node, optimizer.origin.module):
         return Weights(site, model=model, why_not="the optimizer is not known to be given all parameters of the model")
-    handler = _handler(analysis, events, training, optimizer, owner)
+    handler = _handler(events, training, optimizer, owner)
     if handler is not None:
         where = analysis.facts.site(handler).line_from(site.path)
         return Weights(site, model=model, why_not=f"{where} may change the gradients already")
@@ -108,9 +108,7 @@ def names_before(update: Event, frame: Frame) -> list[ast.Name | ast.Attribute]:
     return list({**called, **other}.values())
 
 
-def _handler(
-    analysis: Analysis, updates: list[Event], training: list[Event], optimizer: Made, owner: Value
-) -> Event | None:
+def _handler(updates: list[Event], training: list[Event], optimizer: Made, owner: Value) -> Event | None:
     """A call between the last backward and the update that is given the weights, the model or the optimizer."""
     first = min(update.order for update in updates)
     start = max((each.order for each in training if each.kind == "backward" and each.order < first), default=first)
