@@ -599,10 +599,8 @@ def _per_item(analysis: Analysis) -> Iterator[tuple[Function, Instance | None]]:
         method = cls.names.get("__getitem__")
         if isinstance(method, Function) and _is_data(cls):
             scopes = (each.scope for each in analysis.execution.modules.values())
-            held = [
-                one for scope in (*scopes, *analysis.execution.scopes.values()) for one in _instances(scope.names, cls)
-            ]
-            yield method, held[0] if held else None
+            named = (scope.names for scope in (*scopes, *analysis.execution.scopes.values()))
+            yield method, next((one for names in named for one in _instances(names, cls)), None)
     for module in analysis.execution.modules.values():
         for call, name in calls_in(module.tree):
             last = (name or "").rpartition(".")[2] or getattr(call.func, "attr", "")

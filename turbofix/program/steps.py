@@ -472,7 +472,7 @@ def _step(
     kind = _source(sources, training, found_loaders)
     return Step(
         loop=_loop(analysis, record),
-        epoch_loop=_epoch_loop(analysis, record, backwards, events),
+        epoch_loop=_epoch_loop(analysis, record, backwards),
         function=facts.places.function_site(loop, record.module),
         source=kind,  # type: ignore[arg-type]
         loaders=tuple(found_loaders),
@@ -857,7 +857,7 @@ def _progress(analysis: Analysis, record: LoopRecord) -> tuple[Site | None, str 
     return None, None
 
 
-def _epoch_loop(analysis: Analysis, record: LoopRecord, backwards: list[Event], events: list[Event]) -> Loop | None:
+def _epoch_loop(analysis: Analysis, record: LoopRecord, backwards: list[Event]) -> Loop | None:
     """The next loop around the step's loop, through the call that holds it."""
     outer = [each for each in analysis.facts.enclosing_loops(record.node, backwards[0]) if isinstance(each.node, LOOPS)]
     return _loop(analysis, outer[-1]) if outer else None

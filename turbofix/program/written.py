@@ -265,6 +265,7 @@ def written_of(analysis: Analysis) -> Written:
 
 
 @once_per_node
+@once_per_node
 def is_interval(test: ast.If) -> bool:
     """Whether what is under a test is done every so often: by a remainder, a clock, or a count that begins again."""
     remainder = modulo_of(test.test)
