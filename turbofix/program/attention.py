@@ -38,7 +38,7 @@ _FLATTENING = frozenset(("view", "reshape", "flatten"))
 
 _CASTS = words("float half double bfloat16 to type_as type contiguous clone")
 _MODULES = words("torch F nn functional einops")
-_PRODUCTS = words("matmul bmm einsum baddbmm")
+_PRODUCTS = words("matmul bmm einsum")
 _FAR = -1e4
 """From here on down a fill is minus infinity wherever a query sees a key: its exponential is 0 in float32."""
 _LAST = {(-2, -1), (-1, -2)}
@@ -526,8 +526,6 @@ class _Reading:
         if (given := self._called(node, "matmul", "bmm")) is not None and len(given) == len("qk"):
             self._in_heads = self._called(node, "bmm") is not None or self._has_three(given[0])
             return self._factors(given[0], given[1], at)
-        if (given := self._called(node, "baddbmm")) is not None:
-            return self._added_product(node, given, at)  # type: ignore[arg-type]
         if (given := self._called(node, "masked_fill", "masked_fill_")) is not None and len(given) == len("smf"):
             self._masked(given[1], given[2], at, test)
             return self._back(given[0], at)
@@ -865,19 +863,6 @@ class _Reading:
         return query, _turned(self._operand(second), keys, [*batch, j, *width])
 
     _letters_out: str | None = None
-
-    def _added_product(self, call: ast.Call, given: list[ast.expr], at: int) -> tuple[str, str]:
-        """``baddbmm(bias, q, k.transpose(-1, -2), beta=0, alpha=scale)``."""
-        named = {each.arg: each.value for each in call.keywords}
-        beta = _number(named["beta"]) if "beta" in named else 1
-        if len(given) != len("bqk") or beta not in (0, 1):
-            raise _OtherError
-        if beta:
-            self._operation(ast.Add(), given[0], at, None, swapped=False)
-        self._in_heads = True
-        if "alpha" in named:
-            self._operation(ast.Mult(), named["alpha"], at, None, swapped=False)
-        return self._factors(given[1], given[2], at)
 
     # --- all of it ----------------------------------------------------------------------------------------------------
 
