@@ -99,7 +99,7 @@ def stretches(text: str, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, i
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: as ``parse``.
     """
-    body, starts = parse(text).body, _line_starts(text)
+    body, starts = parse(text).body, [0, *(match.end() for match in NEWLINE.finditer(text))]
     found: list[tuple[int, int]] = []
     for start, end in sorted(_stretch(body, text, starts, *each) for each in ranges):
         if found and start < found[-1][1]:
@@ -140,10 +140,6 @@ def _lines(block: list[ast.stmt], text: str, starts: list[int]) -> tuple[list[as
     indented = text.startswith(line, starts[first - 1] + block[0].col_offset)
     end = starts[last] if last < len(starts) else len(text)
     return (block, starts[first - 1], end) if indented and not text[:end].rstrip("\r\n").endswith("\\") else None
-
-
-def _line_starts(text: str) -> list[int]:
-    return [0, *(match.end() for match in NEWLINE.finditer(text))]
 
 
 def first_line(statement: ast.stmt) -> int:

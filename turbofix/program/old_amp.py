@@ -151,11 +151,6 @@ def _in_import(analysis: Analysis, root: _Root, module: ModuleFile) -> tuple[Sit
     return place, NEW if word != "torch.cuda" else "torch"
 
 
-def _bound_name(alias: ast.alias) -> str:
-    """The name that an entry of an import binds."""
-    return alias.asname or alias.name
-
-
 def _taken_further(analysis: Analysis, statement: Import, module: ModuleFile) -> str | None:
     """Why an import must stay as it is."""
     if isinstance(statement, ast.ImportFrom):
@@ -163,7 +158,7 @@ def _taken_further(analysis: Analysis, statement: Import, module: ModuleFile) ->
             path = f"{statement.module}.{alias.name}"
             if path != OLD and _old_name(path) is None:
                 return f"the import on line {statement.lineno} brings {alias.name} too, which has no new name"
-    bound = {_bound_name(alias) for alias in statement.names}
+    bound = {alias.asname or alias.name for alias in statement.names}
     for node, other in takers(analysis, module, bound):
         verb = "imports" if isinstance(node, ast.ImportFrom) else "takes"
         return f"{other.path.name} {verb} it from here (line {getattr(node, 'lineno', 0)})"
