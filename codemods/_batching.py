@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 
-PACED = re.compile(r"param_groups|(adjust|set|update)_(lr|learning_rate)|lr_?sched\w*|warm_?up\w*|(\w+_)?ema(_\w+)?")
+from turbofix.regex import regex
+
+PACED = regex(r"param_groups|(adjust|set|update)_(lr|learning_rate)|lr_?sched\w*|warm_?up\w*|(\w+_)?ema(_\w+)?")
 """Names that set the learning rate by hand, or keep an average of the weights."""
 
 

@@ -6,7 +6,6 @@ Where it goes was followed through all of the program that was seen. That nothin
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 from turbofix.edits import Refuse
@@ -14,6 +13,7 @@ from turbofix.program.answers import everything
 from turbofix.program.model import Look, Sync
 from turbofix.program.names import walk_here
 from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.regex import regex
 
 from ._deferring import OWN_STORAGE, Deferral, annotated, kept_on_device, number_of, refuse_mixtures, refuse_timing
 from ._pages import Page, Pages
@@ -24,7 +24,7 @@ ITERATING = ("dict", "list", "tuple", "set", "sorted", "enumerate", "len", "sum"
 KEEPING = ("stored", "returned", "summed", "passed")
 """Uses in each step that a tensor serves as well."""
 
-PLAIN_KEY = re.compile(r"(?=.*[^\d.])[\w/ .:@()-]+")
+PLAIN_KEY = regex(r"(?=.*[^\d.])[\w/ .:@()-]+")
 """A key that is a text, and can be written between quotes."""
 
 

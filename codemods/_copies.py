@@ -60,7 +60,7 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
         if is_in_the_way(transfer.non_blocking):
             yield Copying(transfer, loaders, "given")
             continue
-        unread = (each.first_only or each.role == "unused" or is_idle(program, each) for each in loaders)
+        unread = (each.first_only or each.role == "unused" or is_idle(each) for each in loaders)
         if loaders and all(idle or pinning(each) == "no" for each, idle in zip(loaders, unread, strict=True)):
             continue
         if transfer.non_blocking.state != "absent":

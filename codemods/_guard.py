@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import re
 
 from turbofix.nodes import parse, walk
+from turbofix.regex import regex
 
 MAKERS = ("__getitem__", "__getitems__", "__iter__", "__call__")
 """The methods of datasets, samplers and transforms, which run in the workers."""
 
-CHANGING = re.compile(r"_?(set|update|step|reset|shuffle|resample|next|advance|on|toggle|enable|disable|change)(_|$)")
+CHANGING = regex(r"_?(set|update|step|reset|shuffle|resample|next|advance|on|toggle|enable|disable|change)(_|$)")
 """Names of methods that change the object."""
 
 GIVEN = ("collate_fn", "worker_init_fn", "transform", "target_transform")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from turbofix.assumptions import SAME_FORMULA
@@ -10,8 +9,9 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Worth
 from turbofix.program.model import Listed, TrainingProgram
+from turbofix.regex import regex
 
-NAMED = re.compile(r"\{(torch\.\w+)\}")
+NAMED = regex(r"\{(torch\.\w+)\}")
 
 
 def made_at_once(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from turbofix.edits import Edit
 from turbofix.findings import Site
 from turbofix.nodes import parse, walk
 from turbofix.program.model import Argument, Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
+from turbofix.regex import regex
 
 LITTLE = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR100")
 SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in LITTLE}
@@ -192,7 +193,7 @@ def comment_above(edit: Edit, site: Site) -> str:
     return " ".join(above)
 
 
-REASON = re.compile(
+REASON = regex(
     r"(?i)\b(must|needs?|because|since|due|too|so that|avoid\w*|errors?|bugs?|crash\w*|fail\w*|wrong|memory|oom|keep"
     r"|reproduc\w*|determin\w*|do not|don't|doesn't|never|only|old|broken|breaks?|unsupported|not support\w*|slower"
     r"|driver|fits?|scarce|limit\w*|v?ram|shm|hangs?|deadlock\w*|stuck|freez\w*|fork\w*|spawn\w*|pickl\w*|h5py|hdf5"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from turbofix.assumptions import OPTION_DEFAULT, Assumption
-from turbofix.codemod import Codemod
+from turbofix.codemod import Codemod, SharedPlan
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, Refusal, Site
 from turbofix.program.model import Argument
@@ -18,12 +18,35 @@ THERE = "{torch.cuda.is_available}()"
 
 
 @dataclass(frozen=True)
-class TurnedOn:
+class TurnedOn(SharedPlan):
     """A literal, an option's default, or the flag that has none: where it stands, what it is to be, and its name."""
 
     site: Site
     option: str
     value: str = THERE
+
+    def write(self, _: Site, edit: Edit) -> None:
+        """Give the option another default; a flag also gets its opposite (``--no-cuda``), so that it can be turned off.
+
+        Raises Refuse where another kind of value stands there, or what makes the option is no call of ``argparse``.
+        """
+        site, node = self.site, node_of(edit, self.site)
+        value = filled(self.value, edit, site)
+        if edit.in_data(site):
+            edit.replace(site, value)
+            return
+        old = node.value if isinstance(node, ast.Constant) else None
+        if old is False or (isinstance(old, str) and self.value.startswith('"')):
+            edit.replace(site, value)
+            mend_help(edit, site, str(old), value.strip("'\""))
+            return
+        given = {each.arg: each.value for each in node.keywords} if isinstance(node, ast.Call) else {}
+        action = given.get("action")
+        adds = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"
+        if not adds or not isinstance(action, ast.Constant) or action.value != "store_true" or "default" in given:
+            raise Refuse(f"the script leaves it to {self.option}: pass it, or turn it on there")
+        edit.argument(site, "action", edit.name("argparse.BooleanOptionalAction", site))
+        edit.argument(site, "default", value)
 
 
 def turned_on(argument: Argument, value: str = THERE) -> TurnedOn | None:
@@ -63,27 +86,3 @@ def left_off(  # noqa: PLR0913
     place = site if plan.site.kind == "Call" else plan.site
     rests = (OPTION_DEFAULT,) if off.option is not None else ()
     return codemod.finding(place, message, plan=plan, evidence=seen, assumes=(*assumes, *rests))
-
-
-def turn_on(plan: TurnedOn, edit: Edit) -> None:
-    """Give the option another default; a flag also gets its opposite (``--no-cuda``), so that it can be turned off.
-
-    Raises Refuse where another kind of value stands there, or what makes the option is no call of ``argparse``.
-    """
-    site, node = plan.site, node_of(edit, plan.site)
-    value = filled(plan.value, edit, site)
-    if edit.in_data(site):
-        edit.replace(site, value)
-        return
-    old = node.value if isinstance(node, ast.Constant) else None
-    if old is False or (isinstance(old, str) and plan.value.startswith('"')):
-        edit.replace(site, value)
-        mend_help(edit, site, str(old), value.strip("'\""))
-        return
-    given = {each.arg: each.value for each in node.keywords} if isinstance(node, ast.Call) else {}
-    action = given.get("action")
-    adds = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"
-    if not adds or not isinstance(action, ast.Constant) or action.value != "store_true" or "default" in given:
-        raise Refuse(f"the script leaves it to {plan.option}: pass it, or turn it on there")
-    edit.argument(site, "action", edit.name("argparse.BooleanOptionalAction", site))
-    edit.argument(site, "default", value)

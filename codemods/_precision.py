@@ -10,6 +10,7 @@ from turbofix.assumptions import ON_GPU, Assumption
 from turbofix.edits import Edit
 from turbofix.findings import Site
 from turbofix.program.model import Argument, Model, Optimizer, Placement, Step, TrainingProgram
+from turbofix.regex import regex
 
 MATMULS = frozenset(
     f"torch.nn.{name}"
@@ -53,7 +54,7 @@ GRAPHS = frozenset(
 )
 """Libraries whose own kernels do most of the work: they pass messages in graphs, or convolve over points."""
 
-SIMPLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+SIMPLE = regex(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def models_of(program: TrainingProgram, step: Step) -> tuple[Model, ...]:

@@ -11,6 +11,7 @@ from turbofix.edits import Refuse
 from turbofix.findings import Evidence, Refusal, Site
 from turbofix.program.model import Step, Sync, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 from ._carrying import carried
 from ._deferring import Deferral, deferral
@@ -19,7 +20,7 @@ from ._pages import Pages, pages_of
 from ._syncs import BatchLoop, loop_words, read_text, shows_in, why_it_stays
 from ._throttling import Throttling, begun, ended, throttling
 
-CHECKING = re.compile(r"torchmetrics\.(\w+\.)*\w*(accuracy|precision|recall|f1|auroc|confusion|jaccard)", re.IGNORECASE)
+CHECKING = regex(r"torchmetrics\.(\w+\.)*\w*(accuracy|precision|recall|f1|auroc|confusion|jaccard)", re.IGNORECASE)
 """Figures of classes, which are looked at for numbers that are no class (``validate_args``)."""
 
 

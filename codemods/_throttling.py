@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
-from turbofix.nodes import walk
+from turbofix.nodes import children, walk
 from turbofix.program.answers import every
 from turbofix.program.model import Show, Step, Sync
 from turbofix.program.names import dotted, loaded, stores, walk_here
@@ -251,7 +251,7 @@ def exits(loop: ast.AST, *, nested: bool = False) -> Iterator[ast.stmt]:
 
     And what ends the program.
     """
-    for child in ast.iter_child_nodes(loop):
+    for child in children(loop):
         if (
             isinstance(child, ast.Return)
             or (isinstance(child, ast.stmt) and ends_program(child))

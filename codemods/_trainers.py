@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turbofix.assumptions import OPTION_DEFAULT, Assumption
-from turbofix.codemod import Codemod
+from turbofix.codemod import Codemod, SharedPlan
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Site
 from turbofix.program.evidence import of_value
@@ -13,6 +13,7 @@ from turbofix.records import dataclass
 from ._loaders import mend_help
 from ._options import turned_on
 from ._precision import filled, said
+from ._sixteen import keep_wide
 
 CAPABLE = "{torch.cuda.is_available}() and {torch.cuda.get_device_capability}() >= (8, 0)"
 """A test for a GPU that computes in bfloat16: transformers raises for ``bf16=True`` where there is none."""
@@ -29,7 +30,7 @@ OPTIMIZING = frozenset(("create_optimizer", "create_optimizer_and_scheduler", "g
 
 
 @dataclass(frozen=True)
-class Switch:
+class Switch(SharedPlan):
     """One setting and the value that it is to get; qualified names in braces are written as the file calls them.
 
     ``value_at`` is where the value stands, outside the call or in it; None where it is added: to the call, or to the
@@ -41,6 +42,26 @@ class Switch:
     value_at: Site | None = None
     beside: tuple[Site, ...] = ()
     islands: tuple[Called, ...] = ()
+
+    def write(self, site: Site, edit: Edit) -> None:
+        """Write a setting's value; ``why_not`` has refused calls that unpack what was not read."""
+        for kept in self.islands:
+            keep_wide(kept, edit)
+        stands = {each: edit.statement(each) for each in self.beside if self.value_at is None}
+        fields = [each for each, line in stands.items() if line.kind == "AnnAssign" and line.column > 0]
+        if stands and not fields:
+            raise Refuse(f"the command line decides over the settings: pass --{self.name}")
+        value = filled(self.value, edit, self.value_at or max(fields, default=site))
+        if fields:
+            kind = "str" if value.startswith(('"', "'")) else "bool"
+            edit.after(max(fields), f"{self.name}: {kind} = {value}")
+            return
+        if self.value_at is not None:
+            old, new = edit.text(self.value_at).strip("'\""), value.partition(" if ")[0].strip("'\"")
+            edit.replace(self.value_at, value)
+            mend_help(edit, self.value_at, old, f"{new} where there is a GPU")
+        else:
+            edit.argument(site, self.name, value, spelled_out=True)
 
 
 MIXED = (16, "16", "bf16", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "transformer-engine")
@@ -175,22 +196,3 @@ def evidence(training: Training, *names: str) -> tuple[Evidence, ...]:
         for model in training.models[:2]
     )
     return (*(of_value(name, training.argument(name), training.site) for name in names), *made)
-
-
-def set_switch(switch: Switch, call: Site, edit: Edit) -> None:
-    """Write a setting's value; ``why_not`` has refused calls that unpack what was not read."""
-    stands = {each: edit.statement(each) for each in switch.beside if switch.value_at is None}
-    fields = [each for each, line in stands.items() if line.kind == "AnnAssign" and line.column > 0]
-    if stands and not fields:
-        raise Refuse(f"the command line decides over the settings: pass --{switch.name}")
-    value = filled(switch.value, edit, switch.value_at or max(fields, default=call))
-    if fields:
-        kind = "str" if value.startswith(('"', "'")) else "bool"
-        edit.after(max(fields), f"{switch.name}: {kind} = {value}")
-        return
-    if switch.value_at is not None:
-        old, new = edit.text(switch.value_at).strip("'\""), value.partition(" if ")[0].strip("'\"")
-        edit.replace(switch.value_at, value)
-        mend_help(edit, switch.value_at, old, f"{new} where there is a GPU")
-    else:
-        edit.argument(call, switch.name, value, spelled_out=True)

@@ -48,7 +48,7 @@ from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
 from turbofix.program.model import Framework, Repeated, TrainingProgram
 
-from ._trainers import Switch, is_off, is_on, judged, set_switch, stays_on_cpu, why_not
+from ._trainers import Switch, is_off, is_on, judged, stays_on_cpu, why_not
 
 codemod = Codemod(
     __name__,
@@ -108,9 +108,6 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Call the block through ``checkpoint`` while training, or turn the model's own switch."""
     plan = finding.plan
-    if isinstance(plan, Switch):
-        set_switch(plan, finding.site, edit)
-        return
     assert isinstance(plan, Repeated)
     if plan.library:
         edit.after(plan.call, f"{plan.name}.gradient_checkpointing_enable()")

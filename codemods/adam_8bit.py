@@ -55,7 +55,7 @@ from turbofix.program.model import Bulk, Framework, Model, Optimizer, Training, 
 from turbofix.records import dataclass
 
 from ._precision import requote, test_beside
-from ._trainers import OPTIMIZING, Switch, by_deepspeed, evidence, is_off, set_switch, stays_on_cpu
+from ._trainers import OPTIMIZING, Switch, by_deepspeed, evidence, is_off, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -234,9 +234,6 @@ def why_not_under_trainer(program: TrainingProgram, training: Training) -> str |
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Choose between the two where the optimizer is built."""
     plan = finding.plan
-    if isinstance(plan, Switch):
-        set_switch(plan, finding.site, edit)
-        return
     assert isinstance(plan, Plan)
     site = finding.site
     library, unit = edit.free_name("bnb", site), INDENT

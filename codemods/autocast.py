@@ -68,9 +68,10 @@ from turbofix.program.model import (
 )
 from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 from ._loaders import whole
-from ._options import TurnedOn, left_off, turn_on
+from ._options import left_off
 from ._precision import (
     SIMPLE,
     THERE,
@@ -99,10 +100,6 @@ from ._sixteen import (
     worth_of,
 )
 from ._sixteen_under import under_accelerate, under_lightning, under_trainer
-from ._trainers import (
-    Switch,
-    set_switch,
-)
 from ._work import is_over_at_once
 
 codemod = Codemod(
@@ -132,7 +129,7 @@ embeddings by ``einsum``): their arguments reach into the hundreds, and 16 bits 
 
 LOGARITHMS = frozenset(f"{owner}.{name}" for owner in ("torch", "Tensor") for name in ("log", "log2", "log1p", "logit"))
 
-OWN = re.compile(r"self(\.\w+|\[[\"']\w+[\"']\])+")
+OWN = regex(r"self(\.\w+|\[[\"']\w+[\"']\])+")
 OWN_PRECISION = frozenset(("torch", "intel_extension_for_pytorch", "transformer_engine", "ray"))
 LOGIT_CRITERIA = ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss", "with_logits", "WithLogitsLoss")
 
@@ -539,16 +536,9 @@ def is_set_in(region: Region, test: str, edit: Edit) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Put the regions under autocast, and the scaler around backward and step."""
     plan = finding.plan
-    if isinstance(plan, (Switch, Plan)):
-        for kept in plan.islands:
-            keep_wide(kept, edit)
-    if isinstance(plan, Switch):
-        set_switch(plan, finding.site, edit)
-        return
-    if isinstance(plan, TurnedOn):
-        turn_on(plan, edit)
-        return
     assert isinstance(plan, Plan)
+    for kept in plan.islands:
+        keep_wide(kept, edit)
     dtype = f"torch.{plan.half}"
     done: set[Output] = set()
     wrapped: set[Site] = set()

@@ -55,7 +55,7 @@ from turbofix.records import dataclass
 from ._attention import attention_in, attention_of, goes_on_from
 from ._frameworks import LEFT
 from ._precision import models_of
-from ._trainers import FULL, Switch, is_off, is_sharded, judged, set_switch
+from ._trainers import FULL, Switch, is_off, is_sharded, judged
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -195,9 +195,6 @@ def why_not(program: TrainingProgram, step: Step) -> str | None:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Clip before the step."""
     plan = finding.plan
-    if isinstance(plan, Switch):
-        set_switch(plan, finding.site, edit)
-        return
     assert isinstance(plan, Plan)
     place = plan.update.site
     parameters = f"{plan.text}.parameters()"

@@ -43,7 +43,6 @@ Measured
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from turbofix.assumptions import COMPILES, FEW_SIZES, LONG_ENOUGH, ON_GPU, OPTION_DEFAULT, RECENT_TORCH
@@ -54,10 +53,11 @@ from turbofix.program.evidence import of_device, of_loop, of_value
 from turbofix.program.model import Compiling, Evaluation, Framework, Model, Step, Training, TrainingProgram
 from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 from ._attention import is_pretrained
 from ._loaders import reason_beside
-from ._options import TurnedOn, turn_on, turned_on
+from ._options import TurnedOn, turned_on
 from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
@@ -88,7 +88,6 @@ from ._trainers import (
     is_on,
     is_sharded,
     judged,
-    set_switch,
     stays_on_cpu,
 )
 from ._trainers import on_gpu as trains_on_gpu
@@ -127,7 +126,7 @@ ASKED, COUNTED = "{torch.cuda.is_available}()", "{torch.cuda.device_count}() == 
 HEAVY = MATMULS | CONVOLUTIONS | RECURRENT
 WITH_KERNELS = frozenset(("mamba_ssm", "causal_conv1d", "bitsandbytes", "kaolin", "pytorch3d"))
 DETECTING = frozenset(f"torchvision.ops.{name}" for name in ("nms", "batched_nms", "roi_align", "roi_pool"))
-GENERATING = re.compile(r"^transformers\.\w*(ConditionalGeneration|CausalLM|LMHead|Seq2Seq)")
+GENERATING = regex(r"^transformers\.\w*(ConditionalGeneration|CausalLM|LMHead|Seq2Seq)")
 COPYING = "torch.nn.DataParallel"
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 
@@ -427,12 +426,6 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Compile the model in place behind the statement that puts it on its device."""
     plan = finding.plan
-    if isinstance(plan, Switch):
-        set_switch(plan, finding.site, edit)
-        return
-    if isinstance(plan, TurnedOn):
-        turn_on(plan, edit)
-        return
     assert isinstance(plan, Plan)
     dynamic = "dynamic=True" if plan.dynamic else ""
     lines = [] if plan.methods else [f"{plan.text}.compile({dynamic})"]

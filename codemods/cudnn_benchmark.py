@@ -53,10 +53,10 @@ from turbofix.program.evidence import of_loop
 from turbofix.program.model import Argument, Evaluation, Framework, Model, Setting, Step, Training, TrainingProgram
 
 from ._frameworks import LEFT, starts_processes, where
-from ._options import TurnedOn, decides, left_off, turn_on
+from ._options import decides, left_off
 from ._precision import called, convolves, deterministic, in_use, is_detector, is_unknown, on_a_gpu, requote, said
 from ._sizes import have_one_size, uses, varying
-from ._trainers import Switch, is_off, on_gpu, set_switch
+from ._trainers import Switch, is_off, on_gpu
 from ._trainers import judged as judged_setting
 from ._trainers import why_not as why_not_setting
 
@@ -300,11 +300,5 @@ def is_beside(setting: Setting, apart: Setting, site: Site) -> bool:
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Set the switch before the first line that calls torch."""
-    if isinstance(finding.plan, TurnedOn):
-        turn_on(finding.plan, edit)
-        return
-    if isinstance(finding.plan, Switch):
-        set_switch(finding.plan, finding.site, edit)
-        return
     line = f"{edit.name(SWITCH, finding.site)} = True"
     edit.before(finding.site, requote(line, edit, finding.site), above_comments=True)

@@ -75,7 +75,6 @@ from ._trainers import (
     is_off,
     is_sharded,
     rests_on_defaults,
-    set_switch,
     stays_on_cpu,
 )
 from ._trainers import on_gpu as trains_on_gpu
@@ -482,9 +481,6 @@ def fused_under(program: TrainingProgram, optimizer: Optimizer) -> str:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Add ``fused`` to the construction, and to the groups of states that a ``GradScaler`` would raise for."""
     plan = finding.plan
-    if isinstance(plan, Switch):
-        set_switch(plan, finding.site, edit)
-        return
     assert isinstance(plan, Fused)
     if plan.borrowed:
         give_back(finding.site, edit)

@@ -55,7 +55,7 @@ from turbofix.records import dataclass
 
 from ._batching import is_paced
 from ._loaders import node_of, site_of, whole
-from ._trainers import Switch, by_deepspeed, is_sharded, set_switch
+from ._trainers import Switch, by_deepspeed, is_sharded
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -172,9 +172,6 @@ def acts(step: Step) -> tuple[Act, ...]:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Divide the loss, and let the update wait."""
     plan = finding.plan
-    if isinstance(plan, Switch):
-        set_switch(plan, finding.site, edit)
-        return
     assert isinstance(plan, Plan)
     step, many = plan.step, plan.many
     loop = node_of(edit, step.loop.site)

@@ -68,6 +68,7 @@ from turbofix.program.model import (
 from turbofix.program.names import dotted, targets
 from turbofix.program.sizes import is_bound_by_launches
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 from ._loaders import (
     SMALL_IMAGES,
@@ -104,7 +105,7 @@ SMALL_ROWS, ENOUGH_ROWS, ENOUGH_TEXTS = 64, 256, 32
 """The same for rows of a table and for pictures of 32 by 32: a step over a few is nothing but the start of kernels; and
 what is enough for the ``Trainer``, whose own default is a batch of 8."""
 
-LARGE = re.compile(r"[Rr]esize\w*\(\D{0,9}([6-9]\d|\d{3})|\b(224|227|299|384)\b")
+LARGE = regex(r"[Rr]esize\w*\(\D{0,9}([6-9]\d|\d{3})|\b(224|227|299|384)\b")
 """What tells that pictures are made larger: the number that they are resized to, or one that networks are made for."""
 
 BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
@@ -112,7 +113,7 @@ BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 TOO_FEW = "which fill a GPU only where a sample or the model is large"
 
-SETS_RATE = re.compile(
+SETS_RATE = regex(
     r"""\b(OneCycleLR|CyclicLR)\(|param_groups\S*?(:\s*\w+)?\[["']lr["']\]\s*[*/]?=[^=]"""
     r"""|["']params["'][^{}]*,\s*["']lr["']\s*:"""
 )

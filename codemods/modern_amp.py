@@ -43,7 +43,6 @@ Measured
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from turbofix.assumptions import RECENT_TORCH
@@ -52,6 +51,7 @@ from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.model import Framework, OldName, Scaling, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 from ._precision import version
 
@@ -71,8 +71,8 @@ REGION = ("enabled", "dtype", "cache_enabled")
 """The parameters of the old autocast, in their order; the new one has the device and the dtype first."""
 
 DECORATORS = ("custom_fwd", "custom_bwd")
-FULL_NAME = re.compile(r"[A-Za-z_]\w*(\s*\.\s*[A-Za-z_]\w*)*")
-OLD_NAME = re.compile(r"([A-Za-z_]\w*)\.cuda\.amp(?:\.\w+)?\.\w+")
+FULL_NAME = regex(r"[A-Za-z_]\w*(\s*\.\s*[A-Za-z_]\w*)*")
+OLD_NAME = regex(r"([A-Za-z_]\w*)\.cuda\.amp(?:\.\w+)?\.\w+")
 
 
 @dataclass(frozen=True)

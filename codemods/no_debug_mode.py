@@ -51,6 +51,7 @@ from turbofix.program.debugging import BLOCKING, DETECTING, SETTING
 from turbofix.program.evidence import of_guard, of_loop
 from turbofix.program.model import DebugAid, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 from ._loaders import gives_reason
 from ._pages import page_of
@@ -70,7 +71,7 @@ MESSAGES = {
     "profiler": "a profiler writes down every operation of every step",
 }
 
-FOR_DEBUGGING = re.compile(
+FOR_DEBUGGING = regex(
     r"debug|remove|delete|disabl|\boff\b|slow|temporar|todo|fixme|turbofix|trace ?back|find (the|nan|out)|troubleshoot"
     r"|cuda (kernel )?errors?|\bsync",
     re.IGNORECASE,

@@ -116,7 +116,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         reason = why_not(program, loader)
         if reason is not None:
             yield codemod.refuse(loader.site, message, reason, evidence=seen)
-        elif state == "can be" and not is_idle(program, loader):
+        elif state == "can be" and not is_idle(loader):
             pin = loader.argument("pin_memory")
             here = pin.edit_at in (None, pin.site)  # else a name of the test may not be there
             test = cuda_test(loader.goes_to) if copy and here else None

@@ -53,7 +53,7 @@ from turbofix.program.products import FAMILIES
 from turbofix.program.sizes import batch_of, has_none, has_noticeable
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
-from ._options import TurnedOn, decides, left_off, turn_on
+from ._options import decides, left_off
 from ._precision import (
     MATMULS,
     PRODUCTS,
@@ -78,7 +78,6 @@ from ._trainers import (
     judged,
     on_gpu,
     rests_on_defaults,
-    set_switch,
     stays_on_cpu,
 )
 from ._trainers import why_not as why_not_setting
@@ -371,12 +370,6 @@ def solves(program: TrainingProgram) -> bool:
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Set the switch before the first line that calls torch."""
-    if isinstance(finding.plan, TurnedOn):
-        turn_on(finding.plan, edit)
-        return
-    if isinstance(finding.plan, Switch):
-        set_switch(finding.plan, finding.site, edit)
-        return
     if finding.plan:
         line = f'{edit.name("torch.backends.cuda.matmul.fp32_precision", finding.site)} = "tf32"'
     else:

@@ -56,8 +56,8 @@ from turbofix.program.sizes import batch_of, has_noticeable
 from turbofix.records import dataclass
 
 from ._loaders import gives_reason, mend_help, node_of, reason_beside
-from ._options import TurnedOn, turn_on
-from ._trainers import Switch, evidence, is_off, set_switch, why_not
+from ._options import TurnedOn
+from ._trainers import Switch, evidence, is_off, why_not
 
 codemod = Codemod(
     __name__,
@@ -191,13 +191,10 @@ def convolves(model: Model) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Choose the device, move the models where they are built, and the batches where they are read."""
     plan = finding.plan
-    if isinstance(plan, Switch):
-        set_switch(plan, finding.site, edit)
-        return
     assert isinstance(plan, Plan)
     for held in plan.held:
         if held.wanted is None:
-            turn_on(TurnedOn(held.site, f"the option {held.option}"), edit)
+            TurnedOn(held.site, f"the option {held.option}").write(held.site, edit)
             continue
         old = edit.text(held.site).strip("'\"")
         edit.replace(held.site, switched(edit, held))

@@ -187,7 +187,7 @@ def shown(cls):
         (each.name, each.init, each.default, getattr(each.default_factory, "__qualname__", each.default_factory))
         for each in dataclasses.fields(cls)
     ]
-    said = cls.__qualname__, fields, cls.__match_args__, cls.__slots__, cls.__dataclass_params__
+    said = cls.__qualname__, fields, cls.__match_args__, cls.__dataclass_params__
     return re.sub(" at 0x[0-9a-f]+", "", str(said))
 
 for cls in sorted(vars(libcst).values(), key=str):

@@ -6,8 +6,6 @@ A codemod declares the assumptions that it makes. A finding that rests on one th
 
 from __future__ import annotations
 
-import difflib
-
 from turbofix.records import dataclass
 
 
@@ -141,6 +139,8 @@ def unknown(name: str) -> str | None:
     """A sentence that offers the nearest name, where there is no assumption of that name."""
     if name in BY_NAME:
         return None
+    import difflib
+
     near = difflib.get_close_matches(name, BY_NAME, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(BY_NAME)}"
     return f"there is no assumption {name!r}{hint}"

@@ -35,6 +35,14 @@ FOR_SPEED = ("data", "precision", "optimizer", "sync", "compute")
 """The groups whose codemods are there to make the training faster; the others save memory, or time after a crash."""
 
 
+class SharedPlan:
+    """A plan that several codemods have, and that is written in one way for all of them."""
+
+    def write(self, site: Site, edit: Edit) -> None:
+        """Prepare the edit of a finding at a site, or raise ``edits.Refuse``."""
+        raise NotImplementedError
+
+
 class Codemod:
     """One rewrite, found by its module; the module's name is the codemod's name (with ``-`` for ``_``).
 
@@ -156,9 +164,12 @@ class Codemod:
 
     def prepare(self, finding: Finding, edit: Edit) -> None:
         """Run the codemod's ``rewrite``, which appends changes to ``edit`` or raises ``edits.Refuse``."""
-        if self._rewrite is None:
+        if isinstance(finding.plan, SharedPlan):
+            finding.plan.write(finding.site, edit)
+        elif self._rewrite is None:
             raise TypeError(f"{self.module} declares no rewrite function")
-        self._rewrite(finding, edit)
+        else:
+            self._rewrite(finding, edit)
 
     def finding(  # noqa: PLR0913
         self,

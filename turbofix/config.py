@@ -20,6 +20,7 @@ from turbofix import assumptions
 from turbofix.findings import Risk
 from turbofix.program.model import Target
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 
 class ConfigError(Exception):
@@ -358,7 +359,7 @@ def lower_bound(requirement: str, name: str = "torch") -> tuple[int, int] | None
 
 # --- what a file says about itself --------------------------------------------------------------------------------
 
-_COMMENT = re.compile(
+_COMMENT = regex(
     r"#\s*turbofix:\s*(?:(?P<skip>skip-file)\b|assume\s*\[(?P<assumed>[^]]*)\]|ignore\b(?:\s*\[(?P<ignored>[^]]*)\])?)"
 )
 _SKIP_FILE_LINES = 10

@@ -6,8 +6,9 @@ keeps ``__init__`` and two that refuse assignments, and few kinds of nodes are e
 ``dataclass`` gives a frozen class what the standard library's would, with an ``__init__`` that is compiled when the
 first object is made.
 
-Half of what is left are the signatures of what a visitor may define, which only type checkers read, and the metadata:
-that is loaded when somebody asks for it. Whoever imports LibCST elsewhere, before or after, gets the same classes.
+Half of what is left are the signatures of what a visitor may define, which only type checkers read, a tokenizer that
+nobody calls, and the metadata: that is loaded when somebody asks for it. Slots, for which each class is made twice,
+are left out. Whoever imports LibCST elsewhere, before or after, gets classes that behave alike.
 """
 
 from __future__ import annotations
@@ -27,8 +28,16 @@ class _Empty(ModuleType):
         return object.__getattribute__(self, name) if name.startswith("__") else type(name, (), {})
 
 
-_UNREAD = ("libcst._typed_visitor", "libcst.metadata.base_provider", "libcst.metadata.wrapper")
+_UNREAD = (
+    "libcst._parser.wrapped_tokenize",
+    "libcst._typed_visitor",
+    "libcst.metadata.base_provider",
+    "libcst.metadata.wrapper",
+)
 _EMPTY = {} if "libcst" in sys.modules else {name: _Empty(name) for name in _UNREAD}
+if _EMPTY:
+    _EMPTY["libcst._add_slots"] = _Empty("libcst._add_slots")
+    _EMPTY["libcst._add_slots"].add_slots = lambda cls: cls  # type: ignore[attr-defined]
 
 sys.modules |= _EMPTY
 with compiled_when_needed("libcst"):

@@ -6,7 +6,6 @@ span of a value; only where it begins counts.
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from turbofix.findings import Site
 from turbofix.records import dataclass
+from turbofix.regex import NEWLINE, regex
 
 if TYPE_CHECKING:
     import yaml
 
 SUFFIXES = (".yaml", ".yml", ".json")
-_LARGE, _SMALL = re.compile(r":\s+(?:True|False)\b"), re.compile(r":\s+(?:true|false)\b")
-_NEWLINE = re.compile(r"\r\n|\n|\r")
+_LARGE, _SMALL = regex(r":\s+(?:True|False)\b"), regex(r":\s+(?:true|false)\b")
 
 
 class NotPlainError(Exception):
@@ -63,6 +62,8 @@ def values(text: str) -> dict[str, Any]:
     Raises:
         NotPlainError: it is not JSON (comments are not), its top is no object, or a key comes twice in an object.
     """
+    import json
+
     try:
         found = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -103,7 +104,7 @@ class DataText:
             self.top = _node(top)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             raise NotPlainError(f"is no YAML that could be read ({str(error).splitlines()[0]})") from None
-        self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+        self._starts = [0, *(match.end() for match in NEWLINE.finditer(text))]
 
     def site(self, *keys: str) -> Site | None:
         """The value under a path of keys; the whole mapping without one."""
@@ -144,6 +145,8 @@ class DataText:
 
     def spelled(self, value: object, old: Node | None = None) -> str:
         """A value as the file writes it, in the quotes of the one that it replaces."""
+        import json
+
         import yaml
 
         if is_json(self.path) or isinstance(value, dict):
@@ -166,7 +169,7 @@ class DataText:
         Objects in it are laid out over lines if those of the file are.
         """
         text = self.text
-        newline = (_NEWLINE.search(text) or ["\n"])[0]
+        newline = (NEWLINE.search(text) or ["\n"])[0]
         if not node.flow:
             known = [(start, each) for start, _, each in node.entries if beside is None or each == beside]
             simple = [(start, each) for start, each in known if each.kind == "value" and each.style not in ("|", ">")]
@@ -182,7 +185,7 @@ class DataText:
         mark = '"' if is_json(self.path) or (first is not None and text[first] == '"') else ""
         if first is None:
             return node.start + 1, f"{mark}{key}{mark}: {self.spelled(value)}"
-        over_lines = bool(_NEWLINE.search(text, node.start, first))
+        over_lines = bool(NEWLINE.search(text, node.start, first))
         indent = text[text.rfind("\n", 0, first) + 1 : first] if over_lines else ""
         colon = ":" if re.search(r'":\S', text) and not re.search(r'":\s', text) else ": "
         spelled = self.spelled(value).replace('": ', f'"{colon}')
@@ -195,7 +198,7 @@ class DataText:
     def _laid_out(self, value: str, indent: str, newline: str, *, over_lines: bool) -> str:
         """An object with one entry as the file lays out its objects."""
         inner = [each for _, _, each in self.top.entries if each.kind == "object" and each.entries]
-        spread = [each for each in inner if _NEWLINE.search(self.text, each.start, each.end)]
+        spread = [each for each in inner if NEWLINE.search(self.text, each.start, each.end)]
         if not over_lines or not value.startswith("{") or (inner and not spread):
             return value
         line = self.text.rfind("\n", 0, self.top.entries[0][0])

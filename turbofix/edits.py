@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from turbofix.datafile import is_data
 from turbofix.findings import STUB, Site
 from turbofix.records import dataclass
+from turbofix.regex import NEWLINE
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from turbofix.layout import Bracket
     from turbofix.positions import Tree, Trees
 
-_NEWLINE = re.compile(r"\r\n|\n|\r")
 _LAST = -1
 
 
@@ -56,7 +56,7 @@ class Role(IntEnum):
     REPLACED = 8
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Change:
     """``text`` replaces the characters ``start`` to ``end`` of one file.
 
@@ -647,8 +647,7 @@ def _ranges(step: _Step, tree: Tree | None) -> Iterator[tuple[int, int]]:
 
 def _refuse_marks(text: str, moved: bool) -> None:
     """Raise Refuse for a range over several cells of a notebook, or over what is not Python in one and would change."""
-    from turbofix.magics import MARK
-    from turbofix.notebook import FENCE_LINE  # here, since most runs edit nothing
+    from turbofix.magics import FENCE_LINE, MARK  # here, since most runs edit nothing
 
     if FENCE_LINE in text:
         raise Refuse("the code to be changed is spread over several cells of the notebook")
@@ -729,7 +728,7 @@ def _disjoint(text: str, shifts: Iterable[Shift]) -> list[Shift]:
 
 
 def _conflict(text: str, at: int) -> Conflict:
-    return Conflict(f"two changes meet on line {len(_NEWLINE.findall(text, 0, at)) + 1}")
+    return Conflict(f"two changes meet on line {len(NEWLINE.findall(text, 0, at)) + 1}")
 
 
 def _is_inside(shift: Shift, change: Change) -> bool:
@@ -761,7 +760,7 @@ def _moved_lines(text: str, shift: Shift, replaced: Sequence[Change]) -> Iterato
     """The re-indentation of each line that does not start in a string or in text that is replaced anyway."""
     at = shift.start
     while at < shift.end:
-        newline = _NEWLINE.search(text, at, shift.end)
+        newline = NEWLINE.search(text, at, shift.end)
         start, at = at, newline.end() if newline else shift.end
         line = text[start:at]
         if any(first < start < last for first, last in shift.kept):

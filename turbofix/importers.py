@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turbofix.datafile import is_data
+from turbofix.regex import regex
 from turbofix.searched import added_folders
 from turbofix.source import is_root, python_files
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from turbofix.pipeline import Workspace
 
 _FILES_SEARCHED = 1000
-_IMPORT = re.compile(
+_IMPORT = regex(
     r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+\(?([\w \t,*]*)|import[ \t]+([\w., \t]+))", re.MULTILINE
 )
 

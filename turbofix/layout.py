@@ -15,10 +15,11 @@ from dataclasses import replace
 from turbofix.cst import cst
 from turbofix.edits import Change, Refuse, Role, Shift
 from turbofix.findings import Site
+from turbofix.magics import FENCE_LINE
 from turbofix.nodes import walk
-from turbofix.notebook import FENCE_LINE
 from turbofix.positions import COMPOUND, Tree
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 WIDTH, MOST = 100, 140
 """A line that would grow beyond so many characters is broken: as long as the file's longest, between these two."""
@@ -27,7 +28,7 @@ WHOLE = 120
 """As long may a line grow where a new line inside of a bracket would tear it apart: more code follows the bracket."""
 
 _HOLE = "_turbofix_hole"
-_WORD = re.compile(r"[^\W\d]\w*")
+_WORD = regex(r"[^\W\d]\w*")
 _INDENT = "    "  # how codemods indent the lines that they hand over
 _JUMPS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 # Statements that take a tuple without parentheses.

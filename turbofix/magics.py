@@ -9,21 +9,23 @@ from __future__ import annotations
 import re
 
 from turbofix.nodes import unreadable
+from turbofix.regex import regex
 
 MARK = "\u02cd"  # MODIFIER LETTER LOW MACRON: an identifier may be made of it
-MASKED = re.compile(rf"exec\({MARK}+\)|(?:#(?:%%)?)?{MARK}+")
+FENCE_LINE = f"# %% {MARK}"  # stands between two cells
+MASKED = regex(rf"exec\({MARK}+\)|(?:#(?:%%)?)?{MARK}+")
 """One masked stretch. ``#%%`` stands before the line of a cell magic, above which nothing may be put; ``exec`` for the
 magic that runs another file in the notebook's names."""
 
 # Those that run their cell as Python, in the names of the notebook. The body of every other one is hidden.
 _PYTHON = frozenset({"capture", "debug", "memit", "prun", "pyinstrument", "snakeviz", "time", "wandb"})
-_CELL_MAGIC = re.compile(r"\s*%%(\w*)")
+_CELL_MAGIC = regex(r"\s*%%(\w*)")
 
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
-_INDENT = re.compile(r"[ \t\f]*")
-_RUN = re.compile(r"%run[ \t]+\S")
-_ESCAPE = re.compile(r"[!%?]|[/,;](?=[^\W\d])")
-_TOKEN = re.compile(
+_LINE = regex(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
+_INDENT = regex(r"[ \t\f]*")
+_RUN = regex(r"%run[ \t]+\S")
+_ESCAPE = regex(r"[!%?]|[/,;](?=[^\W\d])")
+_TOKEN = regex(
     r"""
     [bBfFrRtTuU]{0,2} (?P<triple>\"{3}|'{3}) (?: \\. | (?!(?P=triple)). )* (?: (?P=triple) | \Z )
   | [bBfFrRtTuU]{0,2} (?P<quote>["']) (?: \\ (?: \r\n | . ) | (?!(?P=quote))[^\\\r\n] )* (?P=quote)?
@@ -37,7 +39,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 # IPython takes these without their percent sign, in a cell of one line.
-_BARE = re.compile(
+_BARE = regex(
     r"\s*(?:autoreload|cat|cd|conda|cp|env|less|load_ext|ls|mamba|man|matplotlib|mkdir|mv|pip|rm|rmdir|run|time|timeit|uv)"
     r"[ \t]+\S[^\r\n]*\s*"
 )

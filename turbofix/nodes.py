@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import io
-import re
 import tokenize
 import warnings
 from bisect import bisect_left, bisect_right
@@ -17,8 +16,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from turbofix.regex import NEWLINE, regex
+
 _BYTE_ORDER_MARK = "\ufeff"
-_NEWLINE = re.compile(r"\r\n|\n|\r")
 _STRING_STARTS = tuple(
     getattr(tokenize, name) for name in ("FSTRING_START", "TSTRING_START") if hasattr(tokenize, name)
 )
@@ -29,7 +29,7 @@ _WORDS = (tokenize.STRING, tokenize.COMMENT, tokenize.NAME, tokenize.NUMBER, tok
 ASYNC = "asynC"
 """How ``async``, the name of an argument before Python 3.7, is read: a word of the same length."""
 
-_OLD_ARGUMENT = re.compile(r"(?<=[(,\s])async(?=\s*=[^=])")
+_OLD_ARGUMENT = regex(r"(?<=[(,\s])async(?=\s*=[^=])")
 
 
 def readable(text: str) -> str:
@@ -99,7 +99,7 @@ def stretches(text: str, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, i
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: as ``parse``.
     """
-    body, starts = parse(text).body, _line_starts(text)
+    body, starts = parse(text).body, [0, *(match.end() for match in NEWLINE.finditer(text))]
     found: list[tuple[int, int]] = []
     for start, end in sorted(_stretch(body, text, starts, *each) for each in ranges):
         if found and start < found[-1][1]:
@@ -142,10 +142,6 @@ def _lines(block: list[ast.stmt], text: str, starts: list[int]) -> tuple[list[as
     return (block, starts[first - 1], end) if indented and not text[:end].rstrip("\r\n").endswith("\\") else None
 
 
-def _line_starts(text: str) -> list[int]:
-    return [0, *(match.end() for match in _NEWLINE.finditer(text))]
-
-
 def first_line(statement: ast.stmt) -> int:
     """The line that a statement begins on, with its decorators."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
@@ -185,7 +181,7 @@ def words(text: str) -> tuple[Word, ...]:
         SyntaxError, tokenize.TokenError: as ``tokens``.
     """
     shift = 1 if text.startswith(_BYTE_ORDER_MARK) else 0
-    starts = [shift, *(match.end() for match in _NEWLINE.finditer(text, shift))]
+    starts = [shift, *(match.end() for match in NEWLINE.finditer(text, shift))]
     found: list[Word] = []
     depth, first = 0, 0
     for kind, string, (line, column), (end_line, end_column), _ in tokens(text):

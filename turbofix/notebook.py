@@ -17,20 +17,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turbofix.magics import MARK, comment, mask, unmask
+from turbofix.magics import FENCE_LINE, MARK, comment, mask, unmask
 from turbofix.nodes import newer_reads, unreadable
 from turbofix.records import dataclass
+from turbofix.regex import NEWLINE, regex
 
-FENCE_LINE = f"# %% {MARK}"
 FENCE = f"\n{FENCE_LINE}\n\n"
 """What stands between two cells. The blank line parts it from comments at the top of a cell."""
-_FENCE = re.compile(rf"(?:\n|\A|(?<={MARK}\n\n)){FENCE_LINE}\n\n")  # also where the lines before it were deleted
+_FENCE = regex(rf"(?:\n|\A|(?<={MARK}\n\n)){FENCE_LINE}\n\n")  # also where the lines before it were deleted
 
-_NEWLINE = re.compile(r"\r\n|\n|\r")
-_BLANK = re.compile(r"[ \t\r\n]*")
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_BLANK = regex(r"[ \t\r\n]*")
+_LINE = regex(r"[^\n]*\n|[^\n]+")
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_SPELLED = re.compile(rf"{_HIGH}{_LOW}|\\u[0-9a-fA-F]{{4}}|\\.|[^\\]", re.DOTALL)
+_SPELLED = regex(rf"{_HIGH}{_LOW}|\\u[0-9a-fA-F]{{4}}|\\.|[^\\]", re.DOTALL)
 """One character as a JSON string spells it."""
 
 _DECODER = json.JSONDecoder()
@@ -264,7 +263,7 @@ def _members(text: str, start: int) -> Iterator[tuple[str, tuple[int, int]]]:
 def _placed_lines(cell: Cell, starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """The lines of a cell, as ``Cells`` has them."""
     borders = list(itertools.accumulate((len(literal.text) for literal in cell.literals), initial=0))
-    offsets = [0, *(match.end() for match in _NEWLINE.finditer(cell.masked))]
+    offsets = [0, *(match.end() for match in NEWLINE.finditer(cell.masked))]
     for number, offset in enumerate(offsets, 1):
         index = min(bisect_right(borders, offset) - 1, len(cell.literals) - 1)
         at = cell.literals[index].start if cell.literals else cell.start

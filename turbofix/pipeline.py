@@ -10,7 +10,6 @@ import contextlib
 import gc
 import re
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from turbofix.findings import STUB, Examined, Finding, InPlace, Refusal, Risk, S
 from turbofix.importers import followed
 from turbofix.nodes import newer_reads, unreadable
 from turbofix.records import dataclass
+from turbofix.regex import regex
 from turbofix.sentences import examined_retold, in_place_retold, with_lines
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ COLLIDES = "its edit collides with another one"
 LOST = "its edit could not be made any more on the rewritten text"
 FAILED_CHECK = "its edit did not pass turbofix's own check, a bug of turbofix: please report it"
 
-TRAINING_WORDS = re.compile(
+TRAINING_WORDS = regex(
     r"\b(torch|lightning|pytorch_lightning|lightning_fabric|transformers|sentence_transformers|setfit|trl|accelerate"
     r"|deepspeed|ignite|timm)\b"
 )
@@ -622,6 +622,8 @@ class Analysis:
         try:
             return function()
         except Exception as error:
+            import traceback
+
             trace = "".join(traceback.format_exception(error))
             self.notes.append(f"{what}: {type(error).__name__}: {error}\n{trace}")
             return None

@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import functools
 import gc
-import re
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -26,12 +25,12 @@ from turbofix.edits import Refuse
 from turbofix.findings import Site
 from turbofix.names import Names
 from turbofix.nodes import children, indent, parse, readable, words
+from turbofix.regex import NEWLINE, regex
 
 Span = tuple[int, int]
 
-_NEWLINE = re.compile(r"\r\n|\n|\r")
-_SEMICOLON = re.compile(r"(?:[ \t\f]|\\(?:\r\n|\n|\r))*;(?:[ \t\f]|\\(?:\r\n|\n|\r))*")
-_BLANK = re.compile(r"[ \t\f]*")
+_SEMICOLON = regex(r"(?:[ \t\f]|\\(?:\r\n|\n|\r))*;(?:[ \t\f]|\\(?:\r\n|\n|\r))*")
+_BLANK = regex(r"[ \t\f]*")
 _BOM = "\ufeff"
 
 # What LibCST makes of the classes of ``ast``. True, False and None are names there; adjacent strings are one node.
@@ -182,7 +181,7 @@ class Tree:
         self.span: dict[cst.CSTNode, Span] = {}
         self.full: dict[cst.CSTNode, Span] = {}
         self.parent: dict[cst.CSTNode, cst.CSTNode] = {}
-        self.starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+        self.starts = [0, *(match.end() for match in NEWLINE.finditer(text))]
         self._first_column = 1 if text.startswith(_BOM) else 0
         self._ascii = text.isascii()
         self._module = self._parsed()
@@ -475,7 +474,7 @@ class Tree:
             for ending in ("\r\n", "\n", "\r"):
                 if self.text.endswith(ending, 0, end):
                     return ending
-        first = _NEWLINE.search(self.text)
+        first = NEWLINE.search(self.text)
         return first.group() if first else "\n"
 
     @property
@@ -488,7 +487,7 @@ class Tree:
         """The strings that span several lines, in order."""
         if self._strings is None:
             pieces = (word for span in self._quoted for word in self._words(span) if word[0])
-            self._strings = [span for _, span in pieces if _NEWLINE.search(self.text, *span)]
+            self._strings = [span for _, span in pieces if NEWLINE.search(self.text, *span)]
         return self._strings
 
     def comments_in(self, start: int, end: int) -> list[Span]:
@@ -509,7 +508,7 @@ class Tree:
                 yield from (span for is_string, span in self._words(quoted[number - 1]) if not is_string)
                 end = quoted[number - 1][1]
             else:
-                newline = _NEWLINE.search(self.text, at)
+                newline = NEWLINE.search(self.text, at)
                 end = newline.start() if newline else len(self.text)
                 yield at, end
             at = self.text.find("#", end)
@@ -546,7 +545,7 @@ class Tree:
     @property
     def width(self) -> int:
         """The length of the longest line."""
-        return max(len(line) for line in _NEWLINE.split(self.text))
+        return max(len(line) for line in NEWLINE.split(self.text))
 
     @property
     def names(self) -> Names:

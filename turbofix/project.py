@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache
@@ -293,6 +292,7 @@ def _reports(scripts: Sequence[Script], workspace: Workspace, jobs: int | None) 
     if workers <= 1:
         return [_report(script, workspace, codemods) for script in scripts]
     import multiprocessing
+    import threading
     from concurrent.futures import ProcessPoolExecutor
 
     # Forked, what is loaded is loaded once; in a process that has threads that is not safe, nor everywhere to be had.

@@ -3,51 +3,33 @@
 The standard library generates and compiles the source of five methods for each class: for the hundred records of this
 project that was a fifth of the time of a command on one file (CPython 3.11). Here all records share one ``__init__``,
 ``__eq__``, ``__hash__`` and ``__repr__`` that read the fields' names from the class. To ``dataclasses.replace``,
-``fields`` and a type checker they are dataclasses like any other. What needs ``order`` is handed on.
+``fields`` and a type checker they are dataclasses like any other.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass  # noqa: PLC0414  (handed on to whoever imports it from here)
 else:
 
-    def dataclass(cls=None, /, *, frozen=False, eq=True, order=False, slots=False):
+    def dataclass(cls=None, /, *, frozen=False, eq=True, slots=False):
         """A class decorator, with the options of the standard library's that are used here."""
         if cls is None:
-            return lambda made: dataclass(made, frozen=frozen, eq=eq, order=order, slots=slots)
-        if order or (slots and (frozen or eq)):
-            return dataclasses.dataclass(frozen=frozen, eq=eq, order=order, slots=slots)(cls)
+            return lambda made: dataclass(made, frozen=frozen, eq=eq, slots=slots)
+        if slots and (frozen or eq):
+            return dataclasses.dataclass(frozen=frozen, eq=eq, slots=slots)(cls)
         return _slotted(cls) if slots else _record(cls, frozen, eq)
 
 
 def _record(cls: type, frozen: bool, eq: bool) -> type:
-    fields = _fields(cls)
-    made: dict[str, Any] = {
-        "__dataclass_fields__": fields,
-        "__match_args__": tuple(name for name, field in fields.items() if field.init),
-        "_record_defaults": {
-            name: field.default for name, field in fields.items() if field.default is not dataclasses.MISSING
-        },
-        "_record_factories": tuple(
-            (name, field.default_factory)
-            for name, field in fields.items()
-            if field.default_factory is not dataclasses.MISSING
-        ),
-        "_record_complete": sum(field.init for field in fields.values()),
-        "_record_names": frozenset(name for name, field in fields.items() if field.init),
-        "_record_finishes": hasattr(cls, "__post_init__"),
-        "_record_key": attrgetter(*fields) if fields else type,
-        "__init__": _init,
-        "__repr__": _repr,
-    }
+    made: dict[str, Any] = {**_described(_fields(cls)), "__init__": _init, "__repr__": _repr}
     if eq:
         made |= {"__eq__": _eq, "__hash__": _hash if frozen else None}
     if frozen:
@@ -58,16 +40,56 @@ def _record(cls: type, frozen: bool, eq: bool) -> type:
     return cls
 
 
+def _described(fields: dict[str, dataclasses.Field[Any]]) -> dict[str, Any]:
+    """What the standard library and ``match`` ask of a class."""
+    return {
+        "__dataclass_fields__": fields,
+        "__match_args__": tuple(name for name, field in fields.items() if field.init),
+    }
+
+
+class _Needs(NamedTuple):
+    """What it takes to make an object of a class: made with the first one."""
+
+    defaults: dict[str, Any]
+    factories: tuple[tuple[str, Callable[[], Any]], ...]
+    number: int
+    names: frozenset[str]
+    finishes: bool
+
+
+@cache
+def _needs(cls: Any) -> _Needs:
+    fields = cls.__dataclass_fields__
+    return _Needs(
+        {name: field.default for name, field in fields.items() if field.default is not dataclasses.MISSING},
+        tuple(
+            (name, field.default_factory)
+            for name, field in fields.items()
+            if field.default_factory is not dataclasses.MISSING
+        ),
+        sum(field.init for field in fields.values()),
+        frozenset(cls.__match_args__),
+        hasattr(cls, "__post_init__"),
+    )
+
+
+@cache
+def _key(cls: Any) -> Callable[[Any], object]:
+    """What objects of a class are compared by."""
+    fields = cls.__dataclass_fields__
+    return attrgetter(*fields) if fields else type
+
+
 def _slotted(cls: type) -> type:
     """Objects with slots are made by the ten thousand: their ``__init__`` is compiled, and nothing else."""
     fields = _fields(cls)
     inherited = getattr(cls, "__dataclass_fields__", {})
     body = {name: value for name, value in cls.__dict__.items() if name not in (*fields, "__dict__", "__weakref__")}
     body |= {
+        **_described(fields),
         "__slots__": tuple(name for name in fields if name not in inherited),
-        "__dataclass_fields__": fields,
-        "__match_args__": tuple(name for name, field in fields.items() if field.init),
-        "__init__": _compiled_init(fields, finishes=hasattr(cls, "__post_init__")),
+        "__init__": _init_later(fields, hasattr(cls, "__post_init__"), "self.{name} = {value}"),
     }
     body.setdefault("__repr__", _repr)
     made = type(cls)(cls.__name__, cls.__bases__, body)
@@ -75,9 +97,7 @@ def _slotted(cls: type) -> type:
     return made
 
 
-def _compiled_init(
-    fields: dict[str, dataclasses.Field[Any]], finishes: bool, setting: str = "self.{name} = {value}"
-) -> Any:
+def _compiled_init(fields: dict[str, dataclasses.Field[Any]], finishes: bool, setting: str) -> Any:
     known: dict[str, Any] = {"_made": object(), "_set": object.__setattr__}
     parameters: list[str] = []
     lines: list[str] = []
@@ -128,7 +148,12 @@ def compiled_when_needed(library: str) -> Iterator[None]:
 
 def _has_plain_fields(cls: type) -> bool:
     """Whether no field is one of ``__init__`` alone, or for keywords alone."""
-    special = any("InitVar" in str(each) or "KW_ONLY" in str(each) for each in inspect.get_annotations(cls).values())
+    special = any(
+        isinstance(each, dataclasses.InitVar)
+        or each in (dataclasses.InitVar, dataclasses.KW_ONLY)
+        or (isinstance(each, str) and ("InitVar" in each or "KW_ONLY" in each))
+        for each in cls.__annotations__.values()
+    )
     given = (each for each in vars(cls).values() if isinstance(each, dataclasses.Field))
     return not special and all(each.kw_only in (False, dataclasses.MISSING) for each in given)
 
@@ -141,15 +166,13 @@ class _Frozen:
 def _frozen_later(cls: type) -> type:
     fields = _fields(cls)
     made: dict[str, Any] = {
-        "__dataclass_fields__": fields,
+        **_described(fields),
         "__dataclass_params__": _Frozen.__dict__["__dataclass_params__"],
-        "__match_args__": tuple(name for name, field in fields.items() if field.init),
         "__setattr__": _frozen,
         "__delattr__": _frozen,
-        "_record_key": attrgetter(*fields) if fields else type,
     }
     own = {
-        "__init__": _init_later(fields, finishes=hasattr(cls, "__post_init__")),
+        "__init__": _init_later(fields, hasattr(cls, "__post_init__"), "_set(self, {name!r}, {value})"),
         "__repr__": _repr,
         "__eq__": _eq,
         "__hash__": _hash,
@@ -160,9 +183,9 @@ def _frozen_later(cls: type) -> type:
     return cls
 
 
-def _init_later(fields: dict[str, dataclasses.Field[Any]], finishes: bool) -> Any:
+def _init_later(fields: dict[str, dataclasses.Field[Any]], finishes: bool, setting: str) -> Any:
     def __init__(self: object, *values: object, **named: object) -> None:
-        compiled = _compiled_init(fields, finishes, "_set(self, {name!r}, {value})")
+        compiled = _compiled_init(fields, finishes, setting)
         for cls in type(self).__mro__:
             if cls.__dict__.get("__init__") is __init__:
                 cls.__init__ = compiled  # type: ignore[misc]
@@ -175,7 +198,7 @@ def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
     fields: dict[str, dataclasses.Field[Any]] = {}
     for base in cls.__mro__[:0:-1]:
         fields |= base.__dict__.get("__dataclass_fields__", {})
-    for name, annotation in inspect.get_annotations(cls).items():
+    for name, annotation in cls.__annotations__.items():
         if _is_of_the_class(annotation):
             continue
         default = cls.__dict__.get(name, dataclasses.MISSING)
@@ -195,39 +218,35 @@ def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
 def _is_of_the_class(annotation: object) -> bool:
     if isinstance(annotation, str):
         return "ClassVar" in annotation
-    return annotation is ClassVar or get_origin(annotation) is ClassVar
+    return annotation is ClassVar or getattr(annotation, "__origin__", None) is ClassVar
 
 
 def _init(self: Any, *values: object, **named: object) -> None:
-    cls = type(self)
+    cls: Any = type(self)
+    needs = _needs(cls)
     state = self.__dict__
-    state.update(cls._record_defaults)
+    state.update(needs.defaults)
     if values:
         state.update(zip(cls.__match_args__, values, strict=False))
     if named:
         state.update(named)
-    if cls._record_factories:
-        for name, factory in cls._record_factories:
-            if name not in state:
-                state[name] = factory()
-    if (
-        len(state) != cls._record_complete
-        or len(values) > len(cls.__match_args__)
-        or not named.keys() <= cls._record_names
-    ):
+    for name, factory in needs.factories:
+        if name not in state:
+            state[name] = factory()
+    if len(state) != needs.number or len(values) > len(cls.__match_args__) or not named.keys() <= needs.names:
         wanted = ", ".join(cls.__match_args__)
         raise TypeError(f"{cls.__name__}({wanted}) cannot be made of {len(values)} values and {sorted(named)}")
-    if cls._record_finishes:
+    if needs.finishes:
         self.__post_init__()
 
 
 def _eq(self: Any, other: Any) -> Any:
-    cls = type(self)
-    return cls._record_key(self) == cls._record_key(other) if type(other) is cls else NotImplemented
+    key = _key(self.__class__)
+    return key(self) == key(other) if type(other) is type(self) else NotImplemented
 
 
 def _hash(self: Any) -> int:
-    return hash(type(self)._record_key(self))
+    return hash(_key(self.__class__)(self))
 
 
 def _repr(self: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import pkgutil
@@ -171,5 +170,7 @@ def matches(codemod: Codemod, names: set[str]) -> bool:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` with the nearest known name, or nothing."""
+    import difflib
+
     near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""

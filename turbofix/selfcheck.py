@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import re
 import symtable
 import tokenize
 import warnings
@@ -21,9 +20,8 @@ from turbofix.datafile import NotPlainError, is_data, lost, read
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.magics import MARK, MASKED
 from turbofix.nodes import Word, children, parse, stretches, unreadable, walk, words
-from turbofix.notebook import split
+from turbofix.regex import NEWLINE
 
-_NEWLINE = re.compile(r"\r\n|\n|\r")
 _BOM = "\ufeff"
 _UNDER_AUTOCAST = ("backward", "step")
 
@@ -78,7 +76,7 @@ def _not_undone(path: Path, old: str, new: str, changes: Sequence[Change]) -> st
 def _newlines_changed(path: Path, old: str, new: str) -> str | None:
     if old.startswith(_BOM) != new.startswith(_BOM) or _BOM in new[1:]:
         return f"the byte-order mark of {path.name} moved"
-    before, after = set(_NEWLINE.findall(old)), set(_NEWLINE.findall(new))
+    before, after = set(NEWLINE.findall(old)), set(NEWLINE.findall(new))
     if before and not after <= before:
         return f"the line endings of {path.name} are not what they were"
     if old and new and old.endswith(("\n", "\r")) != new.endswith(("\n", "\r")):
@@ -100,6 +98,8 @@ def _data_lost(path: Path, old: str, new: str, changes: Sequence[Change]) -> str
 def _cells_changed(path: Path, old: str, new: str) -> str | None:
     if MARK not in old and MARK not in new:  # no notebook
         return None
+    from turbofix.notebook import split
+
     if len(split(old)) != len(split(new)) or MASKED.findall(old) != MASKED.findall(new):
         return f"the cells of {path.name}, or lines in them that are not Python, are not what they were"
     return None
@@ -187,6 +187,7 @@ def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:
     return None
 
 
+@lru_cache(8)
 def _count_under_autocast(text: str) -> int:
     """How many calls of ``backward`` and ``step`` stand in the body of a ``with`` that opens autocast."""
     if "autocast" not in text or unreadable(text):

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from turbofix.findings import Evidence, Examined, InPlace, Site
+from turbofix.regex import regex
 
 Retell: TypeAlias = Callable[[str, Site], str]
 """A sentence that is said at a place -> the sentence with other lines."""
 
-_QUOTED = re.compile(r"(`[^`]*`)")
-_LINES = re.compile(r"(\bon )?\b(lines? (\d+)(?: and (\d+))?)\b(?: of ([^ ]+\.py)\b)?")
+_QUOTED = regex(r"(`[^`]*`)")
+_LINES = regex(r"(\bon )?\b(lines? (\d+)(?: and (\d+))?)\b(?: of ([^ ]+\.py)\b)?")
 
 
 def with_lines(sentence: str, name: Callable[[Sequence[int], str | None], str | None]) -> str:

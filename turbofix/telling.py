@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +59,8 @@ def reported(command: Callable[..., int], *args: Any, **kwargs: Any) -> int:
         code = INTERRUPTED
     except Exception as error:
         if os.environ.get("TURBOFIX_DEBUG"):
+            import traceback
+
             traceback.print_exc()
         say(
             f"error: turbofix stopped on a mistake of its own ({type(error).__name__}: {error}). Please report it, "

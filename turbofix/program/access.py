@@ -510,7 +510,7 @@ def _sequence_item(interp: Interpreter, value: Sequence, key: Value | None, node
         and -len(value.items) <= key.value < len(value.items)
     ):
         return value.items[key.value]
-    return element_of(interp, value)
+    return element_of(value)
 
 
 def _slice_of(interp: Interpreter, value: Sequence, node: ast.AST) -> Value:
@@ -696,7 +696,7 @@ def drop_item(interp: Interpreter, mapping: Mapping, key: Value) -> None:
 
 def merge(interp: Interpreter, mapping: Mapping, other: Value, strong: bool) -> None:
     """``mapping.update(other)``."""
-    alternatives = [each for member in members(other) if (each := as_mapping(interp, member)) is not None]
+    alternatives = [each for member in members(other) if (each := as_mapping(member)) is not None]
     if len(alternatives) == 1 and type(other) is not Union:
         for key, entry in alternatives[0].entries.items():
             put_entry(mapping, key, entry, strong)
@@ -712,7 +712,7 @@ def merge(interp: Interpreter, mapping: Mapping, other: Value, strong: bool) -> 
         mapping.element = join(mapping.element, each.element)
 
 
-def as_mapping(interp: Interpreter, value: Value) -> Mapping | None:
+def as_mapping(value: Value) -> Mapping | None:
     """A value that is unpacked with ``**`` or given to ``dict()``; None for None."""
     if isinstance(value, Mapping):
         return value
@@ -751,7 +751,7 @@ def _of_pairs(value: Sequence) -> Mapping:
 # --- iterating and unpacking ------------------------------------------------------------------------------------------
 
 
-def element_of(interp: Interpreter, value: Sequence) -> Value:
+def element_of(value: Sequence) -> Value:
     """What an unknown item of a list or tuple is."""
     if value.items is None:
         return value.element or UNKNOWN
@@ -768,7 +768,7 @@ def iterate(interp: Interpreter, value: Value | None, node: ast.AST) -> Value:
 
 def _iterate(interp: Interpreter, value: Value, node: ast.AST) -> Value:
     if type(value) is Sequence:
-        return element_of(interp, value)
+        return element_of(value)
     if type(value) is Iterated:
         return value.element
     if type(value) is Made:
@@ -842,7 +842,7 @@ def unpack(interp: Interpreter, value: Value, target: ast.Tuple | ast.List) -> l
 def _unpack(interp: Interpreter, value: Value, count: int, starred: int | None, node: ast.AST) -> list[Value]:
     if type(value) is Sequence:
         if value.items is None:
-            return [element_of(interp, value)] * count
+            return [element_of(value)] * count
         if starred is None and len(value.items) == count:
             return list(value.items)
         if starred is not None and len(value.items) >= count - 1:
@@ -850,7 +850,7 @@ def _unpack(interp: Interpreter, value: Value, count: int, starred: int | None, 
             middle = value.items[starred : len(value.items) - after]
             rest = Sequence(list(middle), interp.control, interp.origin(node), "list")
             return [*value.items[:starred], rest, *value.items[len(value.items) - after :]]
-        return [element_of(interp, value)] * count
+        return [element_of(value)] * count
     if type(value) is Tensor:
         return [value] * count
     if isinstance(value, (Iterated, Host)):

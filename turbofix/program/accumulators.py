@@ -51,7 +51,7 @@ class Summing:
 
     def holds(self, outer: ast.AST, node: ast.AST) -> bool:
         """Whether a node lies in another one."""
-        return contains(outer, node, self.analysis.facts.places, self.module)
+        return contains(outer, node, self.module)
 
     def precedes(self, first: ast.AST, second: ast.AST) -> bool:
         """Whether ``first`` always runs before ``second``: its block holds the second further down, perhaps nested."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
@@ -21,11 +20,12 @@ from turbofix.program.names import dotted, loads
 from turbofix.program.regions import loss_expression
 from turbofix.program.sites import LOOPS, contains
 from turbofix.program.values import UNKNOWN, Const, Instance, Made, Opaque, Tensor, Union, Value, members
+from turbofix.regex import regex
 
 Stepper = Literal["optimizer", "scaler", "scheduler", "environment", "engine", "likely", "unknown"]
 
 _CALLED_ON = ("clip", "zero_grad", "step", "unscale", "update", "scale", "load")
-_NAMED = re.compile(r"""[A-Za-z_][\w.]*(\[(\d+|"[^"]*"|'[^']*')\])*""")
+_NAMED = regex(r"""[A-Za-z_][\w.]*(\[(\d+|"[^"]*"|'[^']*')\])*""")
 _SCHEDULER_USES = {"get_last_lr", "get_lr"}
 _MODEL_USES = {"train", "eval", "parameters", "named_parameters", "zero_grad", "modules", "children"}
 ENGINES = ("engine", "accelerator", "fabric", "lossscaler")
@@ -321,7 +321,7 @@ def wider(first: Guard, second: Guard) -> Guard:
 
 
 def accumulation(
-    analysis: Analysis, loop: ast.AST, backwards: list[Event], updates: list[Event], events: list[Event]
+    analysis: Analysis, loop: ast.AST, backwards: list[Event], updates: list[Event]
 ) -> Accumulation | None:
     """Gradients summed over several micro-batches: a step under ``% n``, or an inner loop around the backward."""
     facts = analysis.facts
@@ -350,7 +350,7 @@ def _under(analysis: Analysis, backward: Event, node: ast.AST, frames: tuple[Fra
     """Whether a backward lies in the body of the statement that guards the step."""
     for frame in analysis.facts.frames(backward):
         if frame.scope is frames[-1].scope and isinstance(node, ast.If):
-            return any(contains(each, frame.anchor, analysis.facts.places, frame.module) for each in node.body)
+            return any(contains(each, frame.anchor, frame.module) for each in node.body)
     return False
 
 
@@ -423,7 +423,7 @@ def _divisions(
 def _feeds_loss(analysis: Analysis, division: ast.AST, backward: Event, frame: Frame) -> bool:
     """Whether a division makes (part of) what the backward starts from: by its own text, or through a name."""
     places = analysis.facts.places
-    if contains(backward.node, division, places, frame.module):
+    if contains(backward.node, division, frame.module):
         return True
     statement = places.statement(division, frame.module)
     expression = loss_expression(analysis, backward) if frame.anchor is backward.node else frame.anchor

@@ -10,6 +10,7 @@ import ast
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -72,15 +73,10 @@ class Index(NamedTuple):
 _BLOCKS = frozenset(("body", "handlers", "orelse", "finalbody", "cases"))
 
 
-_PARTS: dict[type[ast.AST], tuple[str, ...]] = {}
-"""The fields of each class of nodes that hold statements, as they come up."""
-
-
-def _parts(kind: type[ast.AST]) -> tuple[str, ...]:
-    parts = _PARTS.get(kind)
-    if parts is None:
-        parts = _PARTS[kind] = tuple(name for name in kind._fields if name in _BLOCKS)
-    return parts
+@cache
+def _parts(kind: Callable[..., ast.AST]) -> tuple[str, ...]:
+    """The fields of a class of nodes that hold statements."""
+    return tuple(name for name in kind._fields if name in _BLOCKS)  # type: ignore[attr-defined]
 
 
 @once_per_node
@@ -92,7 +88,7 @@ def statements(tree: ast.Module) -> Index:
     for node in nodes:  # grows meanwhile
         kind = node.__class__
         by_type[kind].append(node)
-        for name in _parts(kind):
+        for name in _parts(kind):  # type: ignore[arg-type]
             below = getattr(node, name)
             nodes += below
             for each in below:
@@ -103,11 +99,6 @@ def statements(tree: ast.Module) -> Index:
 def everything(tree: ast.Module) -> Sequence[ast.AST]:
     """All nodes of a file, in the order of ``walk``."""
     return index(tree).nodes
-
-
-def by_type(tree: ast.Module) -> dict[type[ast.AST], list[ast.AST]]:
-    """The nodes of a file by their exact type, each type in the order of ``walk``."""
-    return index(tree).by_type
 
 
 def parents_in(tree: ast.Module) -> dict[ast.AST, ast.AST]:
@@ -149,7 +140,7 @@ def _statement_at(node: ast.AST, tree: ast.Module) -> ast.AST | None:
             found = below[at - 1]
             if isinstance(found, ast.Match):  # its cases have no place of their own
                 break
-            below = [each for name in _parts(found.__class__) for each in getattr(found, name)]
+            below = [each for name in _parts(found.__class__) for each in getattr(found, name)]  # type: ignore[arg-type]
     return found
 
 

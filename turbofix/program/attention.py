@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import re
-import string
 from collections.abc import Iterator
 
 from turbofix.findings import Site
@@ -23,13 +22,14 @@ from turbofix.program.libraries import words
 from turbofix.program.model import Attention, Unread, Unwanted
 from turbofix.program.names import dotted, is_nothing, parameters, reads_of, stored
 from turbofix.program.values import Const, Instance, Made, Opaque, Option, Unknown, Value, members
+from turbofix.regex import regex
 
 FUSED = "torch.nn.functional.scaled_dot_product_attention"
-_KERNELS = re.compile(
+_KERNELS = regex(
     r"(?<!self\.)(?<!def )scaled_dot_product_attention|"
     r"flash_attn|memory_efficient_attention|flex_attention|xformers\.ops"
 )
-_HIGHER = re.compile(
+_HIGHER = regex(
     r"\b((?:torch\.func|functorch)(?!\.(?:vmap|functional_call|stack_module_state)\b)|"
     r"autograd\.functional|forward_ad|higher|learn2learn|torchmeta|torchopt)\b"
 )
@@ -38,13 +38,13 @@ _FLATTENING = frozenset(("view", "reshape", "flatten"))
 
 _CASTS = words("float half double bfloat16 to type_as type contiguous clone")
 _MODULES = words("torch F nn functional einops")
-_PRODUCTS = words("matmul bmm einsum baddbmm")
+_PRODUCTS = words("matmul bmm einsum")
 _FAR = -1e4
 """From here on down a fill is minus infinity wherever a query sees a key: its exponential is 0 in float32."""
 _LAST = {(-2, -1), (-1, -2)}
 _SHAPING = words("bool to view unsqueeze float")
 _SHAPES = words("shape size dim ndim")
-_DEEP = re.compile(r"\[.*(None|:).*\]|unsqueeze|\.view\(|reshape|expand")
+_DEEP = regex(r"\[.*(None|:).*\]|unsqueeze|\.view\(|reshape|expand")
 """What shows that a mask has two dimensions: torch's function takes no mask of one."""
 
 
@@ -526,8 +526,6 @@ class _Reading:
         if (given := self._called(node, "matmul", "bmm")) is not None and len(given) == len("qk"):
             self._in_heads = self._called(node, "bmm") is not None or self._has_three(given[0])
             return self._factors(given[0], given[1], at)
-        if (given := self._called(node, "baddbmm")) is not None:
-            return self._added_product(node, given, at)  # type: ignore[arg-type]
         if (given := self._called(node, "masked_fill", "masked_fill_")) is not None and len(given) == len("smf"):
             self._masked(given[1], given[2], at, test)
             return self._back(given[0], at)
@@ -724,7 +722,7 @@ class _Reading:
         if any(isinstance(each, ast.Name) and each.id in self.names for each in walk(mask)):
             raise _WhyNotError("its mask is made of the scores")
         causal = self._is_triangle(mask, zero_is_out)
-        if not causal and not _DEEP.search(self._text(mask) + self._made_of(mask, at)):
+        if not causal and not _DEEP.search(self._text(mask) + self._made_of(mask)):
             self.certain = False  # it may have one dimension only, which torch's function does not take
         self.causal.append(causal)
         additive = added.replace("{mask}", self._operand(mask) if "~" in added else self._text(mask)).replace(
@@ -733,7 +731,7 @@ class _Reading:
         under = self._text(test) if test is not None else None
         self.masks.append((keep if infinite else "", additive, under))
 
-    def _made_of(self, node: ast.AST, at: int) -> str:
+    def _made_of(self, node: ast.AST) -> str:
         """The texts of the statements in this function that give a mask's name its value."""
         names = {each.id for each in walk(node) if isinstance(each, ast.Name)}
         found = [each for each in walk(self.function) if isinstance(each, ast.Assign) and names & stored([each])]
@@ -865,19 +863,6 @@ class _Reading:
         return query, _turned(self._operand(second), keys, [*batch, j, *width])
 
     _letters_out: str | None = None
-
-    def _added_product(self, call: ast.Call, given: list[ast.expr], at: int) -> tuple[str, str]:
-        """``baddbmm(bias, q, k.transpose(-1, -2), beta=0, alpha=scale)``."""
-        named = {each.arg: each.value for each in call.keywords}
-        beta = _number(named["beta"]) if "beta" in named else 1
-        if len(given) != len("bqk") or beta not in (0, 1):
-            raise _OtherError
-        if beta:
-            self._operation(ast.Add(), given[0], at, None, swapped=False)
-        self._in_heads = True
-        if "alpha" in named:
-            self._operation(ast.Mult(), named["alpha"], at, None, swapped=False)
-        return self._factors(given[1], given[2], at)
 
     # --- all of it ----------------------------------------------------------------------------------------------------
 
@@ -1144,7 +1129,9 @@ def _subscripts(node: ast.expr) -> tuple[tuple[str, str], str]:
         raise _OtherError
     text, named = node.value.replace("...", "."), re.compile(r"\w\w+").findall(node.value)
     if re.search(r"\w \w", text):  # einops: each axis is a word
-        free = (each for each in string.ascii_letters if each not in re.findall(r"\b\w\b", text))
+        from string import ascii_letters
+
+        free = (each for each in ascii_letters if each not in re.findall(r"\b\w\b", text))
         letters = dict(zip(dict.fromkeys(named), free))  # noqa: B905
         text = re.sub(r"\w\w+", lambda word: letters[word[0]], text)
     found = re.fullmatch(r"([a-zA-Z.]+),([a-zA-Z.]+)->([a-zA-Z.]+)", text.replace(" ", ""))

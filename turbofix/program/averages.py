@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -28,9 +27,10 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 _STATES = {"state_dict": "state", "buffers": "buffers", "named_buffers": "buffers"}
-_SOME_PASS = re.compile(r"requires_grad|floating_point")
+_SOME_PASS = regex(r"requires_grad|floating_point")
 """What is asked of parameters, and some of those that are trained pass."""
 _PLAIN = (Const, Option, Computed, Host)
 
@@ -288,7 +288,7 @@ def _inlined(analysis: Analysis, body: list[ast.stmt], own: set[str], frames: tu
             places[name] = place
     computed = last.value
     if isinstance(computed, ast.Call):
-        returned = _returned(analysis, computed, frames, set(places) | own)
+        returned = _returned(analysis, computed, frames)
         if returned is None:
             return body
         computed = returned
@@ -330,7 +330,7 @@ class _Placed(ast.NodeTransformer):
         return ast.copy_location(type(node)(**fields), node)
 
 
-def _returned(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...], tensors: set[str]) -> ast.expr | None:
+def _returned(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...]) -> ast.expr | None:
     """The sum that a function of the program returns for the tensors of a pair, in the words of the caller."""
     function = _called(analysis, call, frames)
     if function is None or call.keywords or any(isinstance(each, ast.Starred) for each in call.args):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable
 
 from turbofix.findings import Site
@@ -15,15 +14,16 @@ from turbofix.program.names import dotted
 from turbofix.program.objects import models_in, parameter_owners
 from turbofix.program.values import Class, Instance, Made, Opaque, members
 from turbofix.program.weights import is_all, is_owner, names_before
+from turbofix.regex import regex
 
 BULKY = 1_000_000_000
 """So many numbers, and Adam's two float32 states for them take 8 GB: less is no limit on the GPUs of a data center."""
 
 _KINDS = ("torch.optim.Adam", "torch.optim.AdamW")
 
-_STATES = re.compile(r"\bexp_avg|optim\w*\.state\b(?!_)")
+_STATES = regex(r"\bexp_avg|optim\w*\.state\b(?!_)")
 
-_SHARDING = re.compile(r"\bfully_shard\b|\bFullyShardedDataParallel\b|\bparallelize_module\b|\bdistribute_tensor\b")
+_SHARDING = regex(r"\bfully_shard\b|\bFullyShardedDataParallel\b|\bparallelize_module\b|\bdistribute_tensor\b")
 
 
 _OF_TORCH_ALONE = frozenset(("amsgrad", "maximize", "capturable", "differentiable", "fused", "foreach"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -58,6 +57,7 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 if TYPE_CHECKING:
     from turbofix.program.interpreter import Interpreter
@@ -580,7 +580,7 @@ def _may_be_module(base: str) -> bool:
     return not own and libraries.kind_of(base) is None
 
 
-_OF_LOSSES = re.compile(r"(Loss(?!Net)|Criterion|CrossEntropy|LabelSmoothing)(?=[A-Z0-9_]|$)")
+_OF_LOSSES = regex(r"(Loss(?!Net)|Criterion|CrossEntropy|LabelSmoothing)(?=[A-Z0-9_]|$)")
 
 
 def is_criterion(value: Instance) -> bool:
@@ -848,7 +848,7 @@ def batch_of(interp: Interpreter, loader: Made, node: ast.AST) -> Value:
     ):
         return batch
     several = Sequence(None, None, interp.origin(node), "list", items or UNKNOWN)
-    collated = _in_worker(interp, loader, (loader, "collate"), collate.value, positional(several), node)
+    collated = _in_worker(interp, (loader, "collate"), collate.value, positional(several), node)
     return _as_batch(collated, batch) if collated is not None else batch
 
 
@@ -857,10 +857,10 @@ def _item_of(interp: Interpreter, loader: Made, dataset: Value, node: ast.AST) -
     if type(dataset) is Instance:
         method = dataset.cls.find("__getitem__")
         if type(method) is Function:
-            return _in_worker(interp, loader, dataset, Bound(dataset, method), positional(NUMBER), node)
+            return _in_worker(interp, dataset, Bound(dataset, method), positional(NUMBER), node)
         method = dataset.cls.find("__iter__")
         if type(method) is Function:
-            found = _in_worker(interp, loader, dataset, Bound(dataset, method), Arguments(), node)
+            found = _in_worker(interp, dataset, Bound(dataset, method), Arguments(), node)
             return found.element if type(found) is Iterated else found
     if type(dataset) is Made:
         if dataset.qualname == "torch.utils.data.TensorDataset":
@@ -871,22 +871,20 @@ def _item_of(interp: Interpreter, loader: Made, dataset: Value, node: ast.AST) -
         ):
             inner = dataset.arguments.positions[0].value
             found = None
-            for member in members(access.element_of(interp, inner) if type(inner) is Sequence else inner):
+            for member in members(access.element_of(inner) if type(inner) is Sequence else inner):
                 if member is not dataset:
                     found = join(found, _item_of(interp, loader, member, node))
             return found
         if dataset.kind == "dataset" and dataset.inner is not None:
             return join_all(_item_of(interp, loader, member, node) for member in members(dataset.inner))
     if type(dataset) is Sequence:
-        return access.element_of(interp, dataset)
+        return access.element_of(dataset)
     if type(dataset) is Tensor:
         return dataset
     return None
 
 
-def _in_worker(  # noqa: PLR0913
-    interp: Interpreter, loader: Made, key: object, function: Value, arguments: Arguments, node: ast.AST
-) -> Value | None:
+def _in_worker(interp: Interpreter, key: object, function: Value, arguments: Arguments, node: ast.AST) -> Value | None:
     """Run what a loader's workers run, once, apart from the loop that reads the loader."""
     known = interp.fetched.get(key)
     if known is not None:

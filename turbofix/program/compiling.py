@@ -7,7 +7,6 @@ keeps state in the model or goes on until something happens breaks that graph, o
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -26,6 +25,7 @@ from turbofix.program.sites import LOOPS
 from turbofix.program.switches import switch_of
 from turbofix.program.values import Bound, Instance, Made, Tensor, Value, members
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 _READING = frozenset(("sync", "show", "grad_read", "autograd_grad", "backward", "save", "load", "destroy", "set"))
 
@@ -39,7 +39,7 @@ _UNTRACED = (
     *("torch.view_as_complex", "torch.sparse", "torch.save", "torch.load", "torch.nn.init.", "torch.tensor"),
 )
 
-_KNOWN_CONTEXT = re.compile(r"\b(no_grad|autocast)\(")
+_KNOWN_CONTEXT = regex(r"\b(no_grad|autocast)\(")
 _OTHERWISE = "the model is called by another method than as `model(x)`"
 
 _SAME = ("train", "eval", "requires_grad_", "apply", "float")

@@ -41,6 +41,7 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 if TYPE_CHECKING:
     import yaml
@@ -54,9 +55,9 @@ _LONGEST = 200_000
 _MOST = 400
 _SHORT, _FEW = 20_000, 12
 """What a file may hold that no path names, in characters; where more JSON than that lies in a project, it is data."""
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
-_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-_GLOBAL = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
+_NUMBER = regex(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+_REFERENCE = regex(r"\$\{([\w.]+)\}")
+_GLOBAL = regex(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 _MISSING = "???"
 """What a group of a list of defaults is by default where the user has to choose."""
 

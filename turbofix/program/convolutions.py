@@ -13,10 +13,11 @@ from turbofix.program.model import Convolution
 from turbofix.program.products import is_convolutional, names_of
 from turbofix.program.values import Const, Made, Option, members
 from turbofix.program.values import Sequence as Listed
+from turbofix.regex import regex
 
-_LAYER = re.compile(r"torch\.nn\.(Lazy)?Conv(Transpose)?([123])d")
+_LAYER = regex(r"torch\.nn\.(Lazy)?Conv(Transpose)?([123])d")
 
-_NETWORKS = re.compile(
+_NETWORKS = regex(
     r"segmentation_models_pytorch\.(create_model|[A-Z]\w*)|monai\.networks\.nets\.(?!ViT|SwinUNETR|UNETR)[A-Z]\w*"
     r"|efficientnet_pytorch\.EfficientNet(\.from_(pretrained|name))?|pretrainedmodels\.\w+"
     r"|torchvision\.models\.(detection|segmentation|optical_flow)\.(?!FastRCNNPredictor|TwoMLPHead)\w+"
@@ -26,7 +27,7 @@ _NETWORKS = re.compile(
 )
 """Networks of libraries that are made of convolutions over pictures."""
 
-_VIDEO = re.compile(r"torchvision\.models\.video\.(?!mvit|swin)\w+")
+_VIDEO = regex(r"torchvision\.models\.video\.(?!mvit|swin)\w+")
 _OF_CHOICE = ("timm.create_model", "torchvision.models.get_model")
 """What makes a network by its name."""
 

@@ -38,6 +38,7 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 _DECODERS = tuple(
     words(
@@ -67,7 +68,7 @@ _OPENED = frozenset(
     )
 )
 """What gives an open file or database, which another process can neither be sent nor safely share."""
-_SPARSE = re.compile(r"[\w.]*\b(?:to_sparse|sparse_\w+_tensor|sparse\.\w+Tensor|SparseTensor)\b")
+_SPARSE = regex(r"[\w.]*\b(?:to_sparse|sparse_\w+_tensor|sparse\.\w+Tensor|SparseTensor)\b")
 """What makes a sparse tensor."""
 GENERATORS = words(
     """
@@ -562,10 +563,10 @@ def _changed_elsewhere(analysis: Analysis, instance: Instance, writing: dict[str
     for node, module in analysis.once(("changes in loops", id(cls)), lambda: _changing(analysis, writing)):
         if isinstance(node, ast.Attribute):
             if _names(analysis, node.value, instance, module):
-                line = _line(analysis, node, module, instance)
+                line = _line(node, module, instance)
                 return f"its attribute {node.attr} is set on {line} while the program trains"
         elif isinstance(node.func, ast.Attribute) and _names(analysis, node.func.value, instance, module):
-            line = _line(analysis, node, module, instance)
+            line = _line(node, module, instance)
             return f"{node.func.attr}() changes it on {line} while the program trains"
     return analysis.once(("set by name", id(cls)), lambda: _set_by_name(analysis, frozenset(instance.attributes)))
 
@@ -617,7 +618,7 @@ def _writing(cls: Class) -> tuple[str | None, dict[str, str | None]]:
     return None, writing
 
 
-def _line(analysis: Analysis, node: ast.expr, module: ModuleFile, instance: Instance) -> str:
+def _line(node: ast.expr, module: ModuleFile, instance: Instance) -> str:
     """A line, with the name of its file where that is not the one that builds the dataset."""
     built = instance.origin.module if instance.origin is not None else None
     return f"line {node.lineno}" + ("" if module is built else f" of {module.path.name}")

@@ -30,12 +30,13 @@ from turbofix.program.tensors import tensors_in
 from turbofix.program.values import Const, Instance, Made, Option, Value, flatten, members
 from turbofix.program.values import Sequence as Values
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 _CUTS = words(
     "detach detach_ item tolist numpy size dim numel argmax argmin shape data dtype device new_zeros new_ones"
 )
 _DEEPEST = 12
-_FREEZING = re.compile(r"\.requires_grad\s*=(?!=)|requires_grad_\(\s*(?!True)|set_requires_grad")
+_FREEZING = regex(r"\.requires_grad\s*=(?!=)|requires_grad_\(\s*(?!True)|set_requires_grad")
 
 
 @dataclass(frozen=True, eq=False)

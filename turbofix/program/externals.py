@@ -688,7 +688,7 @@ def _namespace(interp: Interpreter, qualname: str, arguments: Arguments, node: a
         [arguments.rest] if arguments.rest is not None else []
     ):
         for member in members(value):
-            mapping = access.as_mapping(interp, member)
+            mapping = access.as_mapping(member)
             if mapping is not None:
                 namespace.open = namespace.open or mapping.open
                 for key, entry in mapping.entries.items():

@@ -515,7 +515,7 @@ class Facts:
     def owns_loop(self, loop: ast.AST, module: ModuleFile, node: ast.AST) -> bool:
         """Whether a node stands in the text of a loop's body."""
         return isinstance(loop, LOOPS) and any(
-            contains(statement, node, self.places, module) for statement in (*loop.body, *loop.orelse)
+            contains(statement, node, module) for statement in (*loop.body, *loop.orelse)
         )
 
 

@@ -11,13 +11,11 @@ import ast
 import itertools
 import math
 import operator
-import random
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from turbofix.nodes import walk
+from turbofix.nodes import children, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import kept, once_per_node
 from turbofix.program.arrays import Array, OtherError, combined, gathered, number, picked, reduced, shaped, squeezed
@@ -41,16 +39,17 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.program.wording import Wording
+from turbofix.regex import regex
 
 _MENTIONS = (
     Wording((".04471", ".rsqrt", "softmax", "sigmoid", "exp(", "logsumexp", ".mean(-1", "torch.mean")),
-    Wording(("erf",), re.compile(r"erf\b")),
-    Wording((".var",), re.compile(r"\.var\b")),
-    Wording((".std",), re.compile(r"\.std\b")),
-    Wording((".mean(dim",), re.compile(r"\.mean\(dim ?= ?-1")),
+    Wording(("erf",), regex(r"erf\b")),
+    Wording((".var",), regex(r"\.var\b")),
+    Wording((".std",), regex(r"\.std\b")),
+    Wording((".mean(dim",), regex(r"\.mean\(dim ?= ?-1")),
 )
 """Each is looked for by itself, as a text with such a word is searched for one pattern in a tenth of the time."""
-_OF_TWO = re.compile(r"exp|log|softmax")
+_OF_TWO = regex(r"exp|log|softmax")
 """What one of the calls of a formula of two tensors is named by."""
 
 _MODULES = frozenset(("torch", "math", "numpy", "torch.nn.functional", "torch.special"))
@@ -187,7 +186,7 @@ class _Reader:
             if found is not None:
                 yield found, set(self.used)
                 return
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             if isinstance(child, ast.expr) and not isinstance(child, (ast.Lambda, ast.ListComp, ast.GeneratorExp)):
                 yield from self._in(child, block, index)
             elif isinstance(child, ast.keyword):
@@ -248,9 +247,7 @@ class _Reader:
                     parts.append(each.func.value)
                 return self._operation(each) is not None and all(visit(part, at, depth - 1) for part in parts)
             if isinstance(each, (ast.BinOp, ast.UnaryOp, ast.Constant, ast.Subscript, ast.Tuple, ast.List)):
-                return all(
-                    visit(part, at, depth - 1) for part in ast.iter_child_nodes(each) if isinstance(part, ast.expr)
-                )
+                return all(visit(part, at, depth - 1) for part in children(each) if isinstance(part, ast.expr))
             return False
 
         whole = visit(node, self.at, 24)
@@ -734,7 +731,9 @@ def _is_same(worked: _Worked, formula: Callable[[_Symbols], Array]) -> bool:
 
 def _drawn(seed: int, rank: int, input_: str, rows: list[str], numbers: list[str]) -> _Symbols:
     """Numbers for what a formula is made of."""
-    source = random.Random(seed)
+    from random import Random  # few programs have such formulas
+
+    source = Random(seed)
 
     def drawn(low: float, high: float, shape: tuple[int, ...]) -> Array:
         return Array(shape, [source.uniform(low, high) for _ in range(math.prod(shape))])

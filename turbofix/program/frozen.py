@@ -43,7 +43,7 @@ def all_but_a_head(analysis: Analysis, event: Event, owners: Sequence[Value]) ->
         if _is_constant(write, False):
             if all(each is model for each in of) and of and _is_beside(analysis, loop, module, event):
                 frozen = facts.places.site(loop, module)
-        elif _is_constant(write, True) and _is_head(analysis, loop, of, model, module):
+        elif _is_constant(write, True) and _is_head(analysis, loop, of, model):
             heads += 1
         else:
             return None
@@ -90,7 +90,7 @@ def _is_beside(analysis: Analysis, loop: ast.For, module: ModuleFile, event: Eve
     return places.parent(loop, module) is home and isinstance(home, (ast.Module, *FUNCTIONS))
 
 
-def _is_head(analysis: Analysis, loop: ast.For, of: list[Value], model: Value, module: ModuleFile) -> bool:
+def _is_head(analysis: Analysis, loop: ast.For, of: list[Value], model: Value) -> bool:
     """Whether a loop runs over the parameters of one layer: a Linear, or what timm calls the classifier of a model."""
     if of and all(isinstance(each, Made) and each.qualname == _LINEAR for each in of):
         return True

@@ -21,7 +21,7 @@ from turbofix.program.model import Step
 from turbofix.program.names import dotted
 from turbofix.program.runs import are_weights
 from turbofix.program.sites import LOOPS
-from turbofix.program.switches import switch_of
+from turbofix.program.switches import is_off
 from turbofix.program.values import Const, Instance, Option, Tensor, members
 from turbofix.program.written import SHAPES, calls_by_name, is_interval, named_calls, written_of
 from turbofix.records import dataclass
@@ -190,7 +190,7 @@ def _executed(
             where = "step" if not loops.isdisjoint(around) else "loop" if around and around[-1] in outer else ""
             where = "interval" if where == "step" and _every_so_often(analysis, event, always) else where
             for row in rows:
-                if row.covers(event, (*anywhere, where or "outside")) and not _is_off(analysis, event.node):
+                if row.covers(event, (*anywhere, where or "outside")) and not is_off(analysis, event.node):
                     node, module = _told_at(event.node, row), event.module
                     field = event.arguments.get(row.argument) if event.arguments is not None else None
                     if node is event.node and field is not None and isinstance(field.value, Option):
@@ -226,8 +226,9 @@ def _kept(analysis: Analysis, stay: bool) -> Iterator[InPlace]:
                 if taken is not None and not getattr(words.get("prog_bar"), "value", False):
                     given |= dict.fromkeys(getattr(taken, "values", [taken]), (call, module, name))
     for frame in analysis.execution.frames.values():
-        for node, (said, module, name) in given.items():
-            found = members(frame.values.get(node))
+        for node in (each for each in given if each in frame.values):
+            said, module, name = given[node]
+            found = members(frame.values[node])
             tensors = [each for each in found if isinstance(each, Tensor)]
             if not found or len(tensors) < len(found):
                 continue
@@ -278,17 +279,10 @@ def _written(analysis: Analysis, anywhere: Collection[str], always: Collection[S
             for row in rows:
                 if executed and (row.argument or row.where not in anywhere):
                     continue  # the events tell the values and the loops
-                if executed and _is_off(analysis, call):
+                if executed and is_off(analysis, call):
                     continue
                 if row.is_written(call) and row.where in (*anywhere, written.where(call, module) or "outside"):
                     yield InPlace(row.codemod, facts.places.site(_told_at(call, row), module), row.sentence)
-
-
-def _is_off(analysis: Analysis, node: ast.AST) -> bool:
-    """Whether a call only happens under a switch that is off."""
-    found = analysis.facts.at(node)
-    off = (switch_of(analysis, event).off for event in found)
-    return bool(found) and analysis.once(("is off", id(node)), lambda: all(off))
 
 
 @lru_cache(maxsize=4096)

@@ -93,7 +93,7 @@ def _chore(analysis: Analysis, event: Event, events: list[Event], record: LoopRe
         alone=isinstance(statement, ast.Expr) and statement.value is event.node,
         comments=_comments(analysis, statement, event.module),
         outside=_called_from(analysis, outside[0]) if outside else None,
-        purpose=next(_purposes(analysis, kind, event, events, record), None),
+        purpose=next(_purposes(analysis, kind, events, record), None),
     )
 
 
@@ -126,9 +126,7 @@ def _called_from(analysis: Analysis, event: Event) -> Site:
     return analysis.facts.site(event)
 
 
-def _purposes(
-    analysis: Analysis, kind: str, event: Event, events: list[Event], record: LoopRecord
-) -> Iterator[Purpose]:
+def _purposes(analysis: Analysis, kind: str, events: list[Event], record: LoopRecord) -> Iterator[Purpose]:
     """What a chore may be there for, as far as the program shows it."""
     if kind == "synchronize":
         yield from _read_clocks(analysis, events, record)

@@ -31,6 +31,7 @@ from turbofix.program.values import (
     join_all,
     members,
 )
+from turbofix.regex import regex
 from turbofix.searched import added_folders
 
 if TYPE_CHECKING:
@@ -138,12 +139,12 @@ def import_modules(interp: Interpreter, node: ast.Import) -> None:
     here = interp.frame.module
     for alias in node.names:
         if alias.asname is not None:
-            value = _module_or_library(interp, alias.name, here, node)
+            value = _module_or_library(interp, alias.name, here)
             _log(interp, alias.name, value, node)
             interp.bind(alias.asname, value)
             continue
         top, _, rest = alias.name.partition(".")
-        value = _module_or_library(interp, top, here, node)
+        value = _module_or_library(interp, top, here)
         _log(interp, alias.name, value, node)
         if rest and type(value) is External and not _is_a_library(interp, top):
             # a folder without __init__.py, or a library: which one tells the last part
@@ -154,7 +155,7 @@ def import_modules(interp: Interpreter, node: ast.Import) -> None:
         interp.bind(top, value)
 
 
-_REGISTERING = re.compile(r"^\s*@[\w.]*regist", re.MULTILINE | re.IGNORECASE)
+_REGISTERING = regex(r"^\s*@[\w.]*regist", re.MULTILINE | re.IGNORECASE)
 
 
 def _log(interp: Interpreter, dotted: str, value: Value, node: ast.AST) -> None:
@@ -168,7 +169,7 @@ def _log(interp: Interpreter, dotted: str, value: Value, node: ast.AST) -> None:
         interp.event("import", node, dotted, None, None, value)
 
 
-def _module_or_library(interp: Interpreter, dotted: str, importer: ModuleFile, node: ast.AST) -> Value:
+def _module_or_library(interp: Interpreter, dotted: str, importer: ModuleFile) -> Value:
     module = find(interp, dotted, importer)
     return ModuleValue(module) if module is not None else External(libraries.canonical(dotted))
 
@@ -198,7 +199,7 @@ def _folder(interp: Interpreter, dotted: str, importer: ModuleFile, known: Value
 _SEVERAL = 8
 """So many modules are read where a part of a name is chosen at run time."""
 
-_PARTLY = re.compile(r"%[sd]|\{[^{}]*\}")
+_PARTLY = regex(r"%[sd]|\{[^{}]*\}")
 
 
 def import_by_name(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:

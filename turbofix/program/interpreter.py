@@ -426,7 +426,7 @@ class Interpreter:
                 return
         scope.names[name] = value
 
-    def lookup(self, name: str, node: ast.AST) -> Value:
+    def lookup(self, name: str) -> Value:
         """What a name stands for."""
         scope: Scope | None = self.frame.scope
         while scope is not None:
@@ -781,7 +781,7 @@ class Interpreter:
         value = self.frame.scope.names.get(node.id)
         if value is not None and type(value) not in _LOOKED_INTO:  # as nearly all are
             return value
-        return self.lookup(node.id, node)
+        return self.lookup(node.id)
 
     def _attribute(self, node: ast.Attribute) -> Value:
         return access.read_attribute(self, self.eval(node.value), node.attr, node)
@@ -1042,7 +1042,7 @@ class Interpreter:
         if isinstance(operation, ast.Add) and type(right) is Sequence:
             if left.items is not None and right.items is not None:
                 return Sequence(left.items + right.items, self.control, self.origin(node), left.kind)
-            element = join(access.element_of(self, left), access.element_of(self, right))
+            element = join(access.element_of(left), access.element_of(right))
             return Sequence(None, self.control, self.origin(node), left.kind, element)
         if isinstance(operation, ast.Mult):
             if (
@@ -1052,7 +1052,7 @@ class Interpreter:
                 and 0 <= right.value * len(left.items) <= 64
             ):
                 return Sequence(left.items * right.value, self.control, self.origin(node), left.kind)
-            return Sequence(None, self.control, self.origin(node), left.kind, access.element_of(self, left))
+            return Sequence(None, self.control, self.origin(node), left.kind, access.element_of(left))
         return UNKNOWN
 
     def _compare(self, node: ast.Compare) -> Value:

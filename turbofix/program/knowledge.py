@@ -156,7 +156,7 @@ def _trains_tensors(updates: Iterable[Event]) -> bool:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def data_known(analysis: Analysis, values: Iterable[Value | None], loaders: list[Site], kind: str) -> Known:
+def data_known(values: Iterable[Value | None], loaders: list[Site], kind: str) -> Known:
     """What a step's data come out of."""
     unseen = {
         member.name for value in values for member in unwrapped(value) if isinstance(member, Opaque) and member.name

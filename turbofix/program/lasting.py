@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import re
 
-from turbofix.nodes import walk
+from turbofix.nodes import children, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_of
 from turbofix.program.datasets import PUBLISHED, dataset_of, lengths, published_length
@@ -15,6 +14,7 @@ from turbofix.program.model import ABSENT, Argument
 from turbofix.program.names import dotted
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import Instance, Iterated, Made, Option, Value, members
+from turbofix.regex import regex
 
 
 def iterations(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
@@ -58,7 +58,7 @@ def passes(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
     return None
 
 
-_BATCH = re.compile(r"(?i)batch|(?<![a-z])bsz?(?![a-z])")
+_BATCH = regex(r"(?i)batch|(?<![a-z])bsz?(?![a-z])")
 
 
 def cut_size(analysis: Analysis, backward: Event, loop: ast.AST) -> Argument:
@@ -101,7 +101,7 @@ def _leaves_early(loop: ast.For) -> bool:
         if isinstance(node, (ast.Break, ast.Return)):
             return True
         if not isinstance(node, (*LOOPS, ast.FunctionDef, ast.Lambda)):
-            waiting += ast.iter_child_nodes(node)
+            waiting += children(node)
         elif isinstance(node, LOOPS):
             waiting += [each for each in walk(node) if isinstance(each, ast.Return)]
     return False

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from turbofix.regex import regex
+
 
 def words(text: str) -> frozenset[str]:
     """The words of a text."""
@@ -818,7 +820,7 @@ def kind_of(qualname: str) -> str | None:
     return "module" if is_named_as_convolutional(qualname) else None
 
 
-_ARCHITECTURE = re.compile(
+_ARCHITECTURE = regex(
     r"\w+(\.\w+)*\.((Wide|SE)?(Dense|Efficient|Google|Mnas|Mobile|Reg|Res|Shuffle|Squeeze)_?Net|Inception|ResNe[sx]t|VGG"
     r"|DeepLab|(Nested|Attention|R2|Attn)?_?U_?Net)(?!\w*(Block|Config|Data|Encoder|Layer|Loss|Score|Transform|Weights))\w*",
     re.IGNORECASE,
@@ -954,7 +956,7 @@ _STAR_TEXTS = {
 STAR_NAMES: dict[str, frozenset[str]] = {module: words(text) for module, text in _STAR_TEXTS.items()}
 """What ``from module import *`` brings, of the names that programs use."""
 
-WEIGHED = re.compile(
+WEIGHED = regex(
     r"torch\.nn\.(Linear|Bilinear|Conv\w*|LazyConv\w*|LazyLinear|Embedding\w*|LSTM|GRU|RNN|Transformer\w*|Multihead\w*)$"
     r"|torchvision\.models\.|timm\.|transformers\.|torch\.hub\."
 )

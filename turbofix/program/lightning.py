@@ -217,7 +217,7 @@ def with_feeding(analysis: Analysis, found: tuple[Loader, ...], framework: Frame
                 fed.setdefault(site, replace(known[site], fed="once"))
         if event.name not in FITS or event.arguments is None:
             continue
-        again = _is_fed_again(analysis, event)
+        again = _is_fed_again(event)
         for site, role in _feeding(analysis, event.arguments):
             if site in known:
                 fed[site] = replace(known[site], role=role, fed="again" if again else "once")  # type: ignore[arg-type]
@@ -253,7 +253,7 @@ def _touches_data(hook: ast.AST) -> bool:
     return False
 
 
-def _is_fed_again(analysis: Analysis, event: Event) -> bool:
+def _is_fed_again(event: Event) -> bool:
     """Whether the trainer reads its loaders in more than one epoch, and no hook of the project's touches data."""
     assert event.arguments is not None
     hooks = [each for cls in _classes(event.arguments) for name in _BETWEEN for each in members(cls.find(name))]

@@ -16,7 +16,7 @@ from turbofix.program.model import Listed
 from turbofix.program.names import dotted
 from turbofix.program.sites import COMPREHENSIONS, LOOPS
 from turbofix.program.values import Made, Tensor, members
-from turbofix.program.written import meaning
+from turbofix.program.written import meaning, named_calls
 
 _DRAWN = words("torch.randint torch.randperm torch.arange torch.multinomial")
 _NORMS = words("torch.norm torch.linalg.vector_norm")
@@ -28,9 +28,8 @@ def listed(analysis: Analysis) -> tuple[Listed, ...]:
     """Such lists, in the order of the text."""
     found: list[Listed] = []
     for module in analysis.execution.modules.values():
-        for call in every(ast.Call, module.tree) if "torch" in module.text else ():
+        for call, name, _ in named_calls(module.tree) if "torch" in module.text else ():
             inner = call.args[0] if call.args else None
-            name = meaning(call.func, module.tree)
             if not isinstance(inner, ast.ListComp) or name != "torch.stack":
                 continue
             alone = len(call.args) == 1 and not call.keywords
@@ -86,14 +85,16 @@ def _masked(analysis: Analysis) -> Iterator[Listed]:
             if not isinstance(target, ast.Subscript) or dotted(target.value) is None:
                 continue
             parts = _by(target.slice, node.value)
+            test = _compared(analysis, target.slice, module) if parts else None
+            if test is None:
+                continue
             own = {ast.dump(each.value).replace("Store", "Load") for each in (target, *parts)}
-            test = _compared(analysis, target.slice, module)
-            told = any(ast.dump(each) in own for each in (test.left, *test.comparators)) if test is not None else False
+            told = any(ast.dump(each) in own for each in (test.left, *test.comparators))
             plain = all(isinstance(each, _EACH) for each in _around(node.value, parts))
             sums = [each for each in walk(node.value) if isinstance(each, ast.BinOp)]
             # a quotient has no gradient at zero, which `torch.where` sends through what the mask leaves out as well
             plain = plain and all(isinstance(each.right, ast.Constant) for each in sums if isinstance(each.op, ast.Div))
-            if parts and told and plain and _devices(analysis, target.value, module):
+            if told and plain and _devices(analysis, target.value, module):
                 mask, name = _text(analysis, target.slice, module), _text(analysis, target.value, module)
                 value = _with(analysis, module, node.value, {e: _text(analysis, e.value, module) for e in parts})
                 wide = (places.site(target.slice, module), "...")

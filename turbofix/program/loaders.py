@@ -144,7 +144,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         collate=collate_kind(analysis, collate),  # type: ignore[arg-type]
         collate_on_device=collated is not None and collated.on_device,
         collating=collated,
-        batch=_batch(analysis, made, collate),  # type: ignore[arg-type]
+        batch=_batch(made, collate),  # type: ignore[arg-type]
         built_in_loop=False,
         subclass=subclass,
         name=_name(analysis, events),
@@ -275,7 +275,7 @@ def collate_kind(analysis: Analysis, passed: Passed | None) -> str:
     return kinds.pop() if len(kinds) == 1 else "unknown"
 
 
-def _batch(analysis: Analysis, made: Made, collate: Passed | None) -> str:
+def _batch(made: Made, collate: Passed | None) -> str:
     """What a batch is: tensors (in tuples, lists, dicts), or an object with a ``to`` of its own."""
     if made.qualname.startswith(("torch_geometric.", "dgl.")):
         return "object"

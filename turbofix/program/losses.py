@@ -233,7 +233,7 @@ class Flow:
 
     def _ends(self, node: ast.AST, statement: ast.stmt, frames: tuple[Frame, ...], seen: set[tuple[int, int]]) -> bool:
         """Whether a value does that a statement takes."""
-        if self._holds_backward(statement, frames):
+        if self._holds_backward(statement):
             return True
         if isinstance(statement, ast.Return):
             call = frames[-1].call
@@ -249,7 +249,7 @@ class Flow:
             return self._called(statement.value, frames, seen)
         return not isinstance(statement, (ast.If, ast.While, ast.Assert, ast.Delete, ast.Raise))
 
-    def _holds_backward(self, statement: ast.stmt, frames: tuple[Frame, ...]) -> bool:
+    def _holds_backward(self, statement: ast.stmt) -> bool:
         """Whether a backward pass happens in a simple statement, or in what it calls."""
         known = self._holding.get(id(statement))
         if known is None:

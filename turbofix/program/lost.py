@@ -8,7 +8,6 @@ the text may read or keep a gradient, and each step of an optimizer with weights
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from turbofix.nodes import walk
@@ -20,8 +19,9 @@ from turbofix.program.facts import qualnames
 from turbofix.program.names import dotted, stored
 from turbofix.program.regions import shared_frames
 from turbofix.program.values import Instance, Made, Tensor, Value, flatten, members
+from turbofix.regex import regex
 
-_READING = re.compile(
+_READING = regex(
     r"hook\b|retain_grad\b|(?<!\bautograd)\.grad\b|utils\.checkpoint\b|import checkpoint\b|checkpoint_wrapper"
     r"|gradient_checkpointing|autograd\.Function|\.grad_fn\b|\.is_leaf\b|set_grad_enabled|clip_grad|unscale_|closure"
     r"|add_param_group|\.param_groups\b\s*(?:\.|\+?=(?!=))|\bvars\(|__dict__|__setattr__|_modules\b|_parameters\b"

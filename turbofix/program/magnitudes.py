@@ -7,7 +7,6 @@ libraries that say how large they are by their names.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Sequence
 
 from turbofix.program.analysis import Analysis
@@ -16,6 +15,7 @@ from turbofix.program.facts import constants, is_loop, settled
 from turbofix.program.names import dotted
 from turbofix.program.products import QUANTIZED
 from turbofix.program.values import Const, Instance, Made, Opaque, Option, members
+from turbofix.regex import regex
 
 _LISTS = ("ModuleList", "Sequential")
 
@@ -26,12 +26,12 @@ _RECURRENT = {"torch.nn.LSTM": 4, "torch.nn.GRU": 3, "torch.nn.RNN": 1}
 _OTHERWISE = (*QUANTIZED, "config", "device_map", "device_mesh", "tp_plan")
 """What may make a checkpoint another one than its name says, or lay it over several devices."""
 
-_BILLIONS = re.compile(r"(?:^|[-_/])(\d{1,3}(?:\.\d+)?)[bB](?=[-_.]|$)")
+_BILLIONS = regex(r"(?:^|[-_/])(\d{1,3}(?:\.\d+)?)[bB](?=[-_.]|$)")
 
 _EMBEDDED = 3
 """A third of what the name of a small checkpoint says is there beside the embeddings, at least."""
 
-_FREEZING = re.compile(r"\brequires_grad_?\s*(?:=|\()\s*False|\bpeft\b|\.freeze\w*\(")
+_FREEZING = regex(r"\brequires_grad_?\s*(?:=|\()\s*False|\bpeft\b|\.freeze\w*\(")
 
 
 def numbers_of(analysis: Analysis, parts: Sequence[Made], values: Iterable[Made | Instance | Opaque]) -> int:

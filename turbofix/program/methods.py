@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from turbofix.program import access, builtin_calls, calls, config_files, externals, imports, libraries, options
@@ -110,20 +111,9 @@ _MODEL_PARTS = frozenset({"modules", "children", "named_modules", "named_childre
 
 def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """``receiver.name(...)``."""
-    if type(receiver) is Tensor:
-        return _call_tensor(interp, receiver, name, arguments, node)
-    if type(receiver) is Instance:
-        return _call_instance(interp, receiver, name, arguments, node)
-    if type(receiver) is Made:
-        return _call_made(interp, receiver, name, arguments, node)
-    if type(receiver) is Opaque:
-        return _call_opaque(interp, receiver, name, arguments, node)
-    if isinstance(receiver, Mapping):
-        return _call_mapping(interp, receiver, name, arguments, node)
-    if type(receiver) is Sequence:
-        return _call_sequence(interp, receiver, name, arguments, node)
-    if type(receiver) is Namespace:
-        return _call_namespace(interp, receiver, name, arguments, node)
+    call = _CALLS.get(type(receiver))
+    if call is not None:
+        return call(interp, receiver, name, arguments, node)
     if type(receiver) is Host:
         return receiver
     if type(receiver) is Iterated:
@@ -131,8 +121,6 @@ def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Argu
             interp.event("next", node, "", receiver, arguments, receiver.element)
             return receiver.element
         return UNKNOWN
-    if type(receiver) is Const:
-        return _call_const(interp, receiver, name, arguments, node)
     if type(receiver) is Option:
         if receiver.how == config_files.HOW and type(receiver.default) is Const:
             return of_option(receiver, call_method(interp, receiver.default, name, arguments, node))
@@ -488,7 +476,7 @@ def _add_layer(interp: Interpreter, model: Made, layer: Value) -> None:
     elif inner.items is not None and interp.certainty(inner.made_at) == "strong":
         inner.items.append(layer)
     else:
-        inner.element = join(access.element_of(interp, inner) if inner.items else inner.element, layer)
+        inner.element = join(access.element_of(inner) if inner.items else inner.element, layer)
         inner.items = None
 
 
@@ -837,7 +825,7 @@ def _call_namespace(interp: Interpreter, namespace: Namespace, name: str, argume
     value = _argument(arguments)
     if name == "update":
         for member in members(value):
-            mapping = access.as_mapping(interp, member)
+            mapping = access.as_mapping(member)
             if mapping is not None:
                 namespace.open = namespace.open or mapping.open
                 for key, entry in mapping.entries.items():
@@ -886,7 +874,7 @@ def _call_sequence(interp: Interpreter, sequence: Sequence, name: str, arguments
             certainty = interp.certainty(sequence.made_at)
             if certainty != "never":
                 sequence.element = join(
-                    access.element_of(interp, sequence) if sequence.items else sequence.element,
+                    access.element_of(sequence) if sequence.items else sequence.element,
                     access.iterate(interp, value, node),
                 )
                 sequence.items = None
@@ -896,7 +884,7 @@ def _call_sequence(interp: Interpreter, sequence: Sequence, name: str, arguments
         items = sequence.items if interp.certainty(sequence.made_at) == "strong" else None
         if items and type(at) is int and -len(items) <= at < len(items):
             return items.pop(at)
-        return access.element_of(interp, sequence)
+        return access.element_of(sequence)
     if name == "copy":
         items = list(sequence.items) if sequence.items is not None else None
         return Sequence(items, interp.control, sequence.origin, sequence.kind, sequence.element)
@@ -915,7 +903,7 @@ def _append(interp: Interpreter, sequence: Sequence, value: Value, at_end: bool)
     if sequence.items is not None and certainty == "strong" and at_end:
         sequence.items.append(value)
         return
-    sequence.element = join(access.element_of(interp, sequence) if sequence.items else sequence.element, value)
+    sequence.element = join(access.element_of(sequence) if sequence.items else sequence.element, value)
     sequence.items = None
 
 
@@ -944,3 +932,16 @@ def _call_const(interp: Interpreter, receiver: Const, name: str, arguments: Argu
     if name == "split":
         return Sequence(None, interp.control, interp.origin(node), "list", UNKNOWN)
     return UNKNOWN
+
+
+_CALLS: dict[type[Value], Callable[..., Value]] = {
+    Tensor: _call_tensor,
+    Instance: _call_instance,
+    Made: _call_made,
+    Opaque: _call_opaque,
+    Mapping: _call_mapping,
+    Sequence: _call_sequence,
+    Namespace: _call_namespace,
+    Const: _call_const,
+}
+"""Who knows the methods of a class of values."""

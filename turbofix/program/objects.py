@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 
@@ -45,7 +44,7 @@ from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.products import products_of
 from turbofix.program.regrouped import is_regrouped
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
-from turbofix.program.switches import around, picked, stands, switch_of, told
+from turbofix.program.switches import around, is_off, picked, stands, switch_of, told
 from turbofix.program.unfused import gives_sparse, partly_distributed, sharded, sparse_gradients
 from turbofix.program.values import (
     Class,
@@ -58,7 +57,6 @@ from turbofix.program.values import (
     Mapping,
     Method,
     Opaque,
-    Origin,
     Sequence,
     Tensor,
     Unknown,
@@ -67,6 +65,7 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 _COMPUTED = {"made", "data", "input", "batch", "output"}
 _UNSURE = {"param", "maybe_output", "object"}
@@ -247,16 +246,12 @@ def _layers_in(value: Value | None, found: Layers, depth: int) -> None:
 
 def _leave_out(analysis: Analysis, layers: Layers, values: list[Made | Instance | Opaque]) -> None:
     """Take away the layers that are made under tests which do not hold as the program stands, if the model is made."""
-    off = {id(each) for each in (*layers.parts, *values) if _is_off(analysis, each.origin)}
+    made = ((each, each.origin) for each in (*layers.parts, *values))
+    off = {id(each) for each, origin in made if origin is not None and is_off(analysis, origin.node)}
     if not any(id(each) in off for each in values):
         kept = [part for part in layers.parts if id(part) not in off]
         layers.names -= {part.qualname for part in layers.parts} - {part.qualname for part in kept}
         layers.parts = kept
-
-
-def _is_off(analysis: Analysis, made: Origin | None) -> bool:
-    events = analysis.facts.at(made.node) if made is not None else ()
-    return bool(events) and all(switch_of(analysis, each).off for each in events)
 
 
 def models(analysis: Analysis) -> tuple[Model, ...]:
@@ -516,7 +511,7 @@ def _optimizer(
     passed = merged(bound_arguments(each, order) for each in all_arguments)
     statement = facts.places.statement(node, module) or node
     site = facts.places.site(node, module)
-    passes, complete = _passes(analysis, made, node)
+    passes, complete = _passes(analysis, made)
     params = [each.value for one in all_arguments if (each := one.get("params", 0)) is not None]
     if not any(True for owner in parameter_owners(params) for _ in models_in(owner)):  # create_optimizer(args, model)
         params += [value for one in all_arguments for value in one.values() if any(True for _ in models_in(value))]
@@ -669,7 +664,7 @@ def _is_made_once(model: Instance | Made) -> bool:
     )
 
 
-_WITH_PARAMETERS = re.compile(
+_WITH_PARAMETERS = regex(
     r"torch\.nn\.(Lazy)?(Conv|Linear|Bilinear|Embedding|BatchNorm|LayerNorm|GroupNorm|RMSNorm|LSTM|GRU|RNN|Transformer"
     r"|MultiheadAttention|PReLU)"
 )
@@ -783,7 +778,7 @@ def _branch(analysis: Analysis, node: ast.AST, module: ModuleFile) -> Site | Non
     return places.site(outermost, module) if outermost is not None else None
 
 
-def _passes(analysis: Analysis, made: list[Made], node: ast.AST) -> tuple[tuple[Passing, ...], bool]:
+def _passes(analysis: Analysis, made: list[Made]) -> tuple[tuple[Passing, ...], bool]:
     """The hops that an optimizer makes as an argument of project functions, on its way to the calls that step it."""
     facts = analysis.facts
     hops: dict[Site, Passing] = {}

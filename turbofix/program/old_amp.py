@@ -7,7 +7,6 @@ word ``amp`` are not looked into.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -25,6 +24,7 @@ from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import Made, members
 from turbofix.program.wording import Wording
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 OLD, NEW = "torch.cuda.amp", "torch.amp"
 NAMES = ("autocast", "GradScaler", "custom_fwd", "custom_bwd")
@@ -35,10 +35,10 @@ _PARAMETERS = {
     "custom_bwd": ("bwd",),
 }
 _SUBMODULES = ("", ".autocast_mode", ".grad_scaler")
-_MENTIONS = re.compile(r"amp\b(?<=\bamp)")  # the word; a text is looked through faster for what begins with letters
+_MENTIONS = regex(r"amp\b(?<=\bamp)")  # the word; a text is looked through faster for what begins with letters
 _DEFAULTS = Wording(
     ("set_autocast_", "cache_enabled"),
-    re.compile(r"\bset_autocast_(gpu_)?dtype\b|\b(set_autocast_)?cache_enabled\b"),
+    regex(r"\bset_autocast_(gpu_)?dtype\b|\b(set_autocast_)?cache_enabled\b"),
 )
 
 Import = ast.Import | ast.ImportFrom
@@ -151,11 +151,6 @@ def _in_import(analysis: Analysis, root: _Root, module: ModuleFile) -> tuple[Sit
     return place, NEW if word != "torch.cuda" else "torch"
 
 
-def _bound_name(alias: ast.alias) -> str:
-    """The name that an entry of an import binds."""
-    return alias.asname or alias.name
-
-
 def _taken_further(analysis: Analysis, statement: Import, module: ModuleFile) -> str | None:
     """Why an import must stay as it is."""
     if isinstance(statement, ast.ImportFrom):
@@ -163,7 +158,7 @@ def _taken_further(analysis: Analysis, statement: Import, module: ModuleFile) ->
             path = f"{statement.module}.{alias.name}"
             if path != OLD and _old_name(path) is None:
                 return f"the import on line {statement.lineno} brings {alias.name} too, which has no new name"
-    bound = {_bound_name(alias) for alias in statement.names}
+    bound = {alias.asname or alias.name for alias in statement.names}
     for node, other in takers(analysis, module, bound):
         verb = "imports" if isinstance(node, ast.ImportFrom) else "takes"
         return f"{other.path.name} {verb} it from here (line {getattr(node, 'lineno', 0)})"

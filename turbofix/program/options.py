@@ -45,7 +45,7 @@ def make_parser(interp: Interpreter, qualname: str, arguments: Arguments, node: 
     for value in members(parents.value) if parents is not None else ():
         if not isinstance(value, Sequence):
             continue
-        for parent in members(access.element_of(interp, value)):
+        for parent in members(access.element_of(value)):
             base = parent.base if isinstance(parent, Instance) else parent
             if isinstance(base, Made) and isinstance(base.inner, Namespace):
                 namespace.attributes.update(base.inner.attributes)

@@ -22,11 +22,12 @@ from turbofix.program.same_items import datasets_in
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS
 from turbofix.program.values import Bound, Class, Const, Function, Instance, Made, Value, members
 from turbofix.program.wording import Wording
+from turbofix.regex import regex
 
-_WORD = re.compile(r"\bpadding\b|\bpad_to_max_length\b")
+_WORD = regex(r"\bpadding\b|\bpad_to_max_length\b")
 _FIXED = ("tpu", "xla", "torch_xla", "onnx", "torchscript", "jit")
 _JOINED = ("dispatch_batches", "split_batches", "streaming")
-_FIXED_SHAPES = Wording((*_FIXED, *_JOINED), re.compile(rf"\b({'|'.join((*_FIXED, *_JOINED))})\b", re.IGNORECASE))
+_FIXED_SHAPES = Wording((*_FIXED, *_JOINED), regex(rf"\b({'|'.join((*_FIXED, *_JOINED))})\b", re.IGNORECASE))
 """Words of programs that want shapes which stay, or join batches."""
 _LOADER, _TRAINERS = "torch.utils.data.DataLoader", ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 _LONGEST = frozenset(("longest", True))
@@ -106,7 +107,7 @@ _BY_HAND = (
     "padding out, pad in the `collate_fn` of the loader, to the longest of the batch (`pad_sequence`)"
 )
 _COUNTED = "nothing in the program tells padding from words, so that the model and its loss count it: mask it first"
-_TOLD_APART = re.compile(r"attention_mask|pad(?:ding)?_mask|masked_fill|pack_padded_sequence|ignore_index|-100\b")
+_TOLD_APART = regex(r"attention_mask|pad(?:ding)?_mask|masked_fill|pack_padded_sequence|ignore_index|-100\b")
 """What a program has that leaves padding out."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from turbofix.program.model import Loader, TrainingProgram
+from turbofix.program.model import Loader
 
 BY_DEEPSPEED = "deepspeed.runtime.dataloader.DeepSpeedDataLoader"
 """What ``deepspeed.initialize`` makes of its ``training_data``; it pins its memory."""
@@ -57,7 +57,7 @@ def gives_graphs(loader: Loader) -> bool:
     return is_theirs and name in ("DataLoader", "DenseDataLoader")
 
 
-def is_idle(program: TrainingProgram, loader: Loader) -> bool:
+def is_idle(loader: Loader) -> bool:
     """Whether no copy of the loader's batches has anything to run beside.
 
     It only serves evaluations, of a handful of batches that the training process itself would pin.

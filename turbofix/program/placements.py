@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable
 from dataclasses import field, replace
 from typing import Literal
@@ -34,13 +33,14 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 Where = Literal["cpu", "cuda", "conditional", "unknown"]
 Kind = Literal["device", "string", "index", "tensor", "unknown"]
 
-_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_NAME = regex(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
-_MPS = re.compile(r"\bmps\b")
+_MPS = regex(r"\bmps\b")
 
 UNKNOWN_PLACE = Placement("unknown")
 OTHERS = frozenset(("mps", "xpu", "npu", "hpu", "mtia", "xla"))

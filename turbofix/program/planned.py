@@ -85,7 +85,8 @@ def _planned(analysis: Analysis, record: LoopRecord, updates: list[Event]) -> Pl
         for jump in _jumps(each.node):
             raise _Unknown(f"line {jump.lineno} of {each.module.path.name} may end the training earlier")
     count = _count(analysis, epochs.node, epochs.module)
-    if facts.places.scope(epochs.node, epochs.module) is not home and not _is_of_self(count):
+    elsewhere = facts.places.scope(epochs.node, epochs.module) is not home
+    if elsewhere and not (count.startswith("self.") or count.isdigit()):
         raise _Unknown("how often the training runs is not known where the optimizer is built")
     batches, loader = _batches(analysis, record, updates[0], home) if len(around) == 2 else (None, None)
     texts = [ast.parse(text, mode="eval").body for text in (count, batches) if text is not None]
@@ -177,10 +178,6 @@ def _root(name: ast.Name | ast.Attribute) -> str:
     """``args`` of ``args.epochs``, but ``self.epochs`` of ``self.epochs.count``."""
     parts = (dotted(name) or "").split(".")
     return ".".join(parts[:2]) if parts[0] == "self" else parts[0]
-
-
-def _is_of_self(text: str) -> bool:
-    return text.startswith("self.") or text.isdigit()
 
 
 def _is_from_outside(analysis: Analysis, name: str, home: ast.AST, module: ModuleFile) -> bool:

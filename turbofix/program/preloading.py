@@ -25,23 +25,24 @@ from turbofix.program.names import dotted, loads, parameters, targets
 from turbofix.program.same_items import datasets_in, names_random
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import Bound, Function, Instance, Iterated, Made, Opaque, Tensor, Value, flatten, members
+from turbofix.regex import regex
 
 TENSORS = "torch.utils.data.TensorDataset"
 _PARTS = frozenset(("torch.utils.data.random_split", "torch.utils.data.Subset"))
 HEAVY = frozenset(("read", "decode", "tokenize"))
 """Work of which more than the stacking is saved where it is done once: ``cache-preprocessing`` speaks of it."""
 _SMALLEST, _ROOM = 28 * 28, 2 << 30
-_ON_DISK = re.compile(r"memmap|mmap_mode|h5py|lmdb|\bload_(?:dataset|from_disk)\(")
-_LAZILY = re.compile(r"\.(?:set|with)_transform\(")
+_ON_DISK = regex(r"memmap|mmap_mode|h5py|lmdb|\bload_(?:dataset|from_disk)\(")
+_LAZILY = regex(r"\.(?:set|with)_transform\(")
 _MOVES = frozenset((Framework.LIGHTNING, Framework.ACCELERATE))
 """The frameworks that bring batches to the device themselves."""
-_STACKING = re.compile(r"stack|tensor|default_collate|from_numpy", re.IGNORECASE)
-_PADDING = re.compile(
+_STACKING = regex(r"stack|tensor|default_collate|from_numpy", re.IGNORECASE)
+_PADDING = regex(
     r"pad|rand|shuffle|choice|sort|max\(|len\(|\b(?:cat|batch)\(|from_data_list|token|processor|encod", re.IGNORECASE
 )
 """What tells that a batch is more than its items side by side."""
-_CONSTANT = re.compile("zeros|ones|rand|eye|arange|empty|full|linspace")
-_MAKES = re.compile(r"(?:^|\.)(?:from_numpy|as_tensor|[a-zA-Z]*[tT]ensor)$")
+_CONSTANT = regex("zeros|ones|rand|eye|arange|empty|full|linspace")
+_MAKES = regex(r"(?:^|\.)(?:from_numpy|as_tensor|[a-zA-Z]*[tT]ensor)$")
 _AROUND = frozenset(("enumerate", "iter"))
 _SIZES = words("shape size dim ndim numel nelement dtype")
 """What is the same of a tensor wherever it is."""

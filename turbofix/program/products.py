@@ -12,6 +12,7 @@ from turbofix.program.facts import constants
 from turbofix.program.model import Product, Products
 from turbofix.program.values import UNKNOWN, Const, External, Instance, Made, Opaque, Option, Value, join_all, members
 from turbofix.program.values import Sequence as Listed
+from turbofix.regex import regex
 
 _LAYERS: dict[str, tuple[str, str]] = {
     "torch.nn.Linear": ("in_features", "out_features"),
@@ -102,7 +103,7 @@ _SMALL_CLASSES = (
 )
 """Classes of transformers whose networks are convolutions or narrow, or may be."""
 
-_SMALL = re.compile(
+_SMALL = regex(
     r"(?:^|[-_/.])(?:debug|dummy|micro|mini|nano|pico|random|small-test|test|tiny|toy)(?:[-_/.]|$)", re.IGNORECASE
 )
 """Words in the names of checkpoints that are narrow, most of them for tests."""

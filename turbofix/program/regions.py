@@ -18,7 +18,7 @@ from turbofix.program.facts import Frame
 from turbofix.program.libraries import is_product, unfit_for_half
 from turbofix.program.model import Output, Region
 from turbofix.program.names import dotted, loaded, reads_of, stored, walk_here
-from turbofix.program.sites import LOOPS, blocks, contains
+from turbofix.program.sites import LOOPS, blocks, contains, number_in
 from turbofix.program.values import Const, External, Instance, Made, ModuleValue, Sequence, Tensor, Value, members
 from turbofix.records import dataclass
 
@@ -141,15 +141,9 @@ class Search:
         while current is not None:
             block = places.block(current, module)
             before = block[: next(i for i, each in enumerate(block) if each is current) + 1]
-            if any(contains(statement, node, places, module) for statement in before for node, _ in calls):
-                floor = 1 + max(
-                    (
-                        i
-                        for i, statement in enumerate(before[:-1])
-                        if any(contains(statement, node, places, module) for node in barriers)
-                    ),
-                    default=-1,
-                )
+            if any(number_in(before, node, module) is not None for node, _ in calls):
+                stops = (number_in(before[:-1], node, module) for node in barriers)
+                floor = 1 + max((each for each in stops if each is not None), default=-1)
                 span = self._bounds(frames, before, floor, calls)
                 if span is not None:
                     return span
@@ -165,16 +159,15 @@ class Search:
         self, frames: tuple[Frame, ...], before: list[ast.stmt], floor: int, calls: list[tuple[ast.AST, Event]]
     ) -> Span | None:
         """The range in ``before``, whose last member holds the backward, beginning no earlier than ``floor``."""
-        places = self.analysis.facts.places
         module = frames[-1].module
         position = len(before) - 1
         contributing = self._contributing(frames, before, floor)
         firsts = []
         for index in range(floor, position):
-            here = [event for node, event in calls if contains(before[index], node, places, module)]
+            here = [event for node, event in calls if contains(before[index], node, module)]
             if here and (index in contributing or any(not no_grad(event) for event in here)):
                 firsts.append(index)
-        in_place = any(contains(before[position], node, places, module) for node, _ in calls)
+        in_place = any(contains(before[position], node, module) for node, _ in calls)
         if not firsts:
             return Span(frames, before, position, position) if in_place else None
         if in_place and not isinstance(before[position], (*LOOPS, ast.If, ast.With, ast.AsyncWith, ast.Try)):
@@ -254,7 +247,7 @@ def judge(analysis: Analysis, span: Span, events: list[Event], backward: Event |
     module = span.frames[-1].module
     statements = span.statements
     between: list[str] = []
-    if backward is not None and contains(statements[-1], span.frames[-1].anchor, places, module):
+    if backward is not None and contains(statements[-1], span.frames[-1].anchor, module):
         between.append("the loss is computed in the same statement that calls backward")
     blockers = _leaving(statements)
     quiet: set[int] = set()
@@ -263,7 +256,7 @@ def judge(analysis: Analysis, span: Span, events: list[Event], backward: Event |
     for node, event in anchors(analysis, events, span.frames):
         if backward is not None and event.node is backward.node:
             continue
-        if not any(contains(statement, node, places, module) for statement in statements):
+        if number_in(statements, node, module) is None:
             continue
         if event.kind == "forward":
             called = set(_modules(event.receiver))
@@ -308,10 +301,10 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
     logarithms = False
     calling: set[int] = set()
     judging: set[int] = set()
-    if backward is not None and contains(statements[-1], span.frames[-1].anchor, places, module):
+    if backward is not None and contains(statements[-1], span.frames[-1].anchor, module):
         judging.add(len(statements) - 1)
     for node, event in anchors(analysis, events, span.frames):
-        index = next((i for i, each in enumerate(statements) if contains(each, node, places, module)), None)
+        index = number_in(statements, node, module)
         if index is None or (backward is not None and no_grad(event)):
             continue
         if event.kind not in ("call", "criterion", "forward"):
@@ -492,11 +485,8 @@ def evaluation_region(analysis: Analysis, loop: ast.AST, events: list[Event]) ->
     statement = places.statement(nodes[0], module)
     while statement is not None and statement is not loop:
         block = places.block(statement, module)
-        indices = [
-            next((i for i, each in enumerate(block) if contains(each, node, places, module)), None) for node in nodes
-        ]
-        if all(index is not None for index in indices):
-            known = [index for index in indices if index is not None]
+        known = [each for node in nodes if (each := number_in(block, node, module)) is not None]
+        if len(known) == len(nodes):
             return judge(analysis, Span(frames, block, min(known), max(known), frozenset(known)), events, None)
         parent = places.parent(statement, module)
         statement = places.statement(parent, module) if parent is not None else None

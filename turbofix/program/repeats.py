@@ -16,12 +16,13 @@ from turbofix.program.model import Argument, Loader, Repeated, Step, Training
 from turbofix.program.names import dotted, is_main_test, parameters
 from turbofix.program.objects import Layers, layers_of
 from turbofix.program.values import Const, Made, members
+from turbofix.regex import regex
 
-_ENABLED = re.compile(r"gradient_checkpointing_enable|gradient_checkpointing\s*=\s*True|utils\.checkpoint")
-_SWITCHED = re.compile(r"gradient_checkpointing_enable|utils\.checkpoint")
-_OFF = re.compile(r"#\s*gradient_checkpointing\s*=\s*True")
-_SAID = re.compile(r"#.*\b(?:gradient_checkpointing_enable\(|checkpoint\(\s*(\w+)\s*,)")
-_SCARCE = re.compile(r"OutOfMemory|out of memory")
+_ENABLED = regex(r"gradient_checkpointing_enable|gradient_checkpointing\s*=\s*True|utils\.checkpoint")
+_SWITCHED = regex(r"gradient_checkpointing_enable|utils\.checkpoint")
+_OFF = regex(r"#\s*gradient_checkpointing\s*=\s*True")
+_SAID = regex(r"#.*\b(?:gradient_checkpointing_enable\(|checkpoint\(\s*(\w+)\s*,)")
+_SCARCE = regex(r"OutOfMemory|out of memory")
 _SMALL = 2
 """A batch of at most so many samples, of which several make up an update, is as small as memory makes it."""
 
@@ -31,9 +32,9 @@ _FAMILIES = (
 )
 """Families of transformers whose models can do without their activations; not so SqueezeBERT, and others of BERT's."""
 
-_CLASS = re.compile(rf"(?i:{_FAMILIES})[\d.]*(?:Model|For|LMHead|DoubleHeads)")
-_CHECKPOINT = re.compile(rf"(?:[\w.-]+/)?(?:{_FAMILIES})(?![a-z])", re.IGNORECASE)
-_IN_PLACE = re.compile(r"\.[a-z]\w*[a-z]_\(|inplace\s*=\s*True|\bprint\(|(?<!torch\.)\brandom\.")
+_CLASS = regex(rf"(?i:{_FAMILIES})[\d.]*(?:Model|For|LMHead|DoubleHeads)")
+_CHECKPOINT = regex(rf"(?:[\w.-]+/)?(?:{_FAMILIES})(?![a-z])", re.IGNORECASE)
+_IN_PLACE = regex(r"\.[a-z]\w*[a-z]_\(|inplace\s*=\s*True|\bprint\(|(?<!torch\.)\brandom\.")
 _STATISTICS = ("BatchNorm", "SyncBatchNorm", "InstanceNorm", "spectral_norm", "SpectralNorm")
 
 

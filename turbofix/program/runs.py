@@ -36,17 +36,18 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.program.wording import Wording
+from turbofix.regex import regex
 
 _RESUMES = Wording(
     ("resum", "keyboardinterrupt", "signal", "sigterm", "sigint", "baseexception", "atexit", "excepthook"),
-    re.compile(
+    regex(
         r"resum|KeyboardInterrupt|import signal\b|\bsignal\.signal|SIGTERM|SIGINT|BaseException|atexit|excepthook",
         re.IGNORECASE,
     ),
 )
 """Words of a script that has something for the case already."""
 
-_KEEPING = re.compile(
+_KEEPING = regex(
     r"(?:save|dump|export)(?!_?(?:result|fig|im(?:age|g)|plot|t(?:e?xt|able)|csv|json|metric|mae|pred|sample|hist|log|loss|score|vid))"
     r"|checkpoint|ckpt|snapshot|write_weights",
     re.IGNORECASE,

@@ -23,6 +23,7 @@ from turbofix.program.names import dotted, loaded, parameters, stores
 from turbofix.program.sites import COMPREHENSIONS
 from turbofix.program.values import Class, External, Function, Instance, Made, Mapping, Tensor, Value, flatten, members
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 _WRAPPERS = BARS | {f"torch.utils.data.{name}" for name in ("Subset", "random_split", "ConcatDataset")}
 _HEAVY = {
@@ -37,15 +38,15 @@ _HEAVY = {
 }
 """The packages whose work for an item is worth keeping, by what it is done with; the first tells what an item is."""
 _BY_WORK = {"decode": "pictures", "tokenize": "texts", "read": "files", "transform": "items"}
-_TOKENIZING = re.compile(r"tokeni[sz]er?|numericali[sz]e|encode(?:_plus|_batch)?|convert_tokens_to_ids|lookup_indices")
+_TOKENIZING = regex(r"tokeni[sz]er?|numericali[sz]e|encode(?:_plus|_batch)?|convert_tokens_to_ids|lookup_indices")
 _SPLITTING = words("lower split rsplit replace casefold")
-_LOADING = re.compile(r"(?:im|rd|dcm)?(?:load|read|open)(?:_\w+|record)?|imdecode")
+_LOADING = regex(r"(?:im|rd|dcm)?(?:load|read|open)(?:_\w+|record)?|imdecode")
 _ROWS = words("iloc loc iat")
 _DRAWING = words("shuffle choice choices randint randrange uniform permutation normal_ uniform_ random_ bernoulli_")
 _CHANGING = words("""
     append extend insert pop popitem remove clear update sort reverse setdefault thumbnail paste putpixel putalpha
     """)
-_BUILT = re.compile(
+_BUILT = regex(
     r"torchaudio\.transforms\.(?:Resample|\w*Spectrogram|\w*FCC|\w*MelScale|GriffinLim)"
     r"|(?:torchvision\.transforms\.(?:v2\.)?|albumentations\.)Compose|(?:transformers|tokenizers)\..*\.from_(?:pretrained|file)"
     r"|spacy\.load|sentencepiece\.SentencePieceProcessor|nltk\.stem\.\w+|nltk\.corpus\.stopwords\.words"
@@ -289,7 +290,7 @@ def _no_key(analysis: Analysis, function: Function) -> str | None:
     return None
 
 
-_READY = re.compile(r"from_pretrained|from_file|get_encoding|compile|listdir|glob|scandir|walk")
+_READY = regex(r"from_pretrained|from_file|get_encoding|compile|listdir|glob|scandir|walk")
 
 
 def _made_before(analysis: Analysis, cls: Class, method: Function, instance: Instance | None) -> SameItems | None:
@@ -598,10 +599,8 @@ def _per_item(analysis: Analysis) -> Iterator[tuple[Function, Instance | None]]:
         method = cls.names.get("__getitem__")
         if isinstance(method, Function) and _is_data(cls):
             scopes = (each.scope for each in analysis.execution.modules.values())
-            held = [
-                one for scope in (*scopes, *analysis.execution.scopes.values()) for one in _instances(scope.names, cls)
-            ]
-            yield method, held[0] if held else None
+            named = (scope.names for scope in (*scopes, *analysis.execution.scopes.values()))
+            yield method, next((one for names in named for one in _instances(names, cls)), None)
     for module in analysis.execution.modules.values():
         for call, name in calls_in(module.tree):
             last = (name or "").rpartition(".")[2] or getattr(call.func, "attr", "")

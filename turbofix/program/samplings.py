@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import re
 from collections.abc import Iterator
 
 from turbofix.nodes import walk
@@ -42,11 +41,12 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.program.wording import Wording
+from turbofix.regex import regex
 
 _OWN_CODE = (Function, Bound, Class, Partial)
 _UNSEEN = Wording(
     ("register_", "grad_enabled", "inference_mode", "lru_cache", "cache("),
-    re.compile(r"register_\w*hook|set_grad_enabled|is_grad_enabled|inference_mode\(\s*False|\blru_cache\b|\bcache\("),
+    regex(r"register_\w*hook|set_grad_enabled|is_grad_enabled|inference_mode\(\s*False|\blru_cache\b|\bcache\("),
 )
 """What makes a graph, or its lack, felt where the text of a function does not show it."""
 _LEARNING = frozenset(

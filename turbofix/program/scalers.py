@@ -16,8 +16,9 @@ from turbofix.program.exports import takers, takers_outside
 from turbofix.program.model import Scaling
 from turbofix.program.names import dotted
 from turbofix.program.values import Made, members
+from turbofix.regex import regex
 
-_HALF = re.compile(r"\b(half|float16|HalfTensor)\b")
+_HALF = regex(r"\b(half|float16|HalfTensor)\b")
 _HALVES = ("half", "float16", "HalfTensor")
 
 Held = ast.Name | ast.Attribute

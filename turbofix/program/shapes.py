@@ -8,7 +8,6 @@ So have pictures whose last transform but those that keep a size cuts or scales 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -25,6 +24,7 @@ from turbofix.program.names import dotted, loaded, stored, written
 from turbofix.program.placements import is_none
 from turbofix.program.values import Bound, Const, External, Function, Instance, Made, Partial, Value, flatten, members
 from turbofix.program.values import Sequence as Items
+from turbofix.regex import regex
 
 _OF_ONE_SIZE = frozenset(
     f"torchvision.datasets.{name}"
@@ -115,7 +115,7 @@ def sizes_of(passed: dict[str, Passed], batch: Argument, data: Dataset, value: V
 
 PADS, BESIDES = " pads each batch to its own longest sample", ", and stacks others"
 RAGGED = " puts samples of many lengths behind each other"
-_NOTED = re.compile(r"\bcumsum\(|\bappend\((\w+\.(size\(|shape\b|numel\()|len\()")
+_NOTED = regex(r"\bcumsum\(|\bappend\((\w+\.(size\(|shape\b|numel\()|len\()")
 
 
 def _own_collate(passed: Passed | None) -> str | None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import re
 import tokenize
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from turbofix.findings import Site
 from turbofix.nodes import first_line, tokens
 from turbofix.program.answers import parents_above
 from turbofix.records import dataclass
+from turbofix.regex import NEWLINE
 
 if TYPE_CHECKING:
     from turbofix.program.execution import ModuleFile
@@ -27,8 +27,6 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Module)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-_NEWLINE = re.compile("\r\n|\r|\n")
 
 
 @dataclass(eq=False)
@@ -41,7 +39,7 @@ class Page:
 
     def __post_init__(self) -> None:
         text = self.module.text
-        self.lines = _NEWLINE.split(text) if "\r" in text else text.split("\n")
+        self.lines = NEWLINE.split(text) if "\r" in text else text.split("\n")
 
     def comment(self, line: int) -> str | None:
         """The comment on a line, without its ``#``."""
@@ -203,10 +201,16 @@ def blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
         yield case.body
 
 
-def contains(outer: ast.AST, inner: ast.AST, places: Places, module: ModuleFile) -> bool:
+def contains(outer: ast.AST, inner: ast.AST, module: ModuleFile) -> bool:
     """Whether ``inner`` is ``outer`` or lies in it."""
+    return number_in((outer,), inner, module) is not None
+
+
+def number_in(nodes: Sequence[ast.AST], inner: ast.AST, module: ModuleFile) -> int | None:
+    """Which of some nodes, as the statements of a block, ``inner`` is or lies in."""
     parents = parents_above(inner, module.tree)
+    numbers = {each: number for number, each in enumerate(nodes)}
     current: ast.AST | None = inner
-    while current is not None and current is not outer:
+    while current is not None and current not in numbers:
         current = parents.get(current)
-    return current is not None
+    return numbers[current] if current is not None else None

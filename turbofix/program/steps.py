@@ -471,8 +471,8 @@ def _step(
     seen = all(act.certainty == "seen" for act in update_acts) and bool(update_acts)
     kind = _source(sources, training, found_loaders)
     return Step(
-        loop=_loop(analysis, record, events),
-        epoch_loop=_epoch_loop(analysis, record, backwards, events),
+        loop=_loop(analysis, record),
+        epoch_loop=_epoch_loop(analysis, record, backwards),
         function=facts.places.function_site(loop, record.module),
         source=kind,  # type: ignore[arg-type]
         loaders=tuple(found_loaders),
@@ -491,7 +491,7 @@ def _step(
         scheduler_steps=acts(
             analysis, [event for event in _of(training, "step") if stepper(event.receiver) == "scheduler"], loop
         ),
-        accumulation=accumulation(analysis, loop, backwards, updates, training),
+        accumulation=accumulation(analysis, loop, backwards, updates),
         syncs=reading,
         shows=shown,
         autocast=_autocast(analysis, training),
@@ -505,7 +505,7 @@ def _step(
         leaks=leaks(analysis, training, loop),
         optimizer=optimizer_known(updates),
         model=model_known(analysis, training, updates, loop),
-        data=data_known(analysis, sources, found_loaders, kind),
+        data=data_known(sources, found_loaders, kind),
         thrown_away=thrown_away(analysis, record, backwards),
         chores=chores(analysis, training, record),
         zeroings=zeroings(analysis, training, record),
@@ -705,7 +705,7 @@ def _one_region(regions: tuple[Region, ...]) -> Region | None:
 # --- loops ----------------------------------------------------------------------------------------------------------
 
 
-def _loop(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Loop:
+def _loop(analysis: Analysis, record: LoopRecord) -> Loop:
     """A loop as its text says it."""
     facts = analysis.facts
     node, module = record.node, record.module
@@ -857,10 +857,10 @@ def _progress(analysis: Analysis, record: LoopRecord) -> tuple[Site | None, str 
     return None, None
 
 
-def _epoch_loop(analysis: Analysis, record: LoopRecord, backwards: list[Event], events: list[Event]) -> Loop | None:
+def _epoch_loop(analysis: Analysis, record: LoopRecord, backwards: list[Event]) -> Loop | None:
     """The next loop around the step's loop, through the call that holds it."""
     outer = [each for each in analysis.facts.enclosing_loops(record.node, backwards[0]) if isinstance(each.node, LOOPS)]
-    return _loop(analysis, outer[-1], events) if outer else None
+    return _loop(analysis, outer[-1]) if outer else None
 
 
 # --- what a step reads ------------------------------------------------------------------------------------------------
@@ -1141,7 +1141,7 @@ def _evaluation(
     device = _device(analysis, moved, called, known, scope)
     reading, shown = syncs_and_shows(analysis, events, loop, device)
     return Evaluation(
-        loop=_loop(analysis, record, events),
+        loop=_loop(analysis, record),
         function=facts.places.function_site(loop, record.module),
         loaders=tuple(found_loaders),
         forward=region,

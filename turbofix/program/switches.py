@@ -58,8 +58,8 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
     """
     decisive: tuple[Stand | None, Condition, ModuleFile] | None = None
     no_switches = analysis.once("tests of the training", lambda: _of_training(analysis))
-    if len(same := analysis.facts.at(event.node)) > 1:  # what happens whichever way a test turns out hangs not on it
-        no_switches |= {(test, not holds) for each in same for test, holds in _tests(analysis, each)}
+    if len(analysis.facts.at(event.node)) > 1:  # what happens whichever way a test turns out hangs not on it
+        no_switches |= analysis.once(("either way", id(event.node)), lambda: _either_way(analysis, event.node))
     for condition, inner in around(analysis, event.node, analysis.facts.frames(event)):
         test, holds = condition.test, condition.holds
         if test is None or is_main_test(test) or (id(test), holds) in no_switches:
@@ -105,6 +105,18 @@ def around(
 def _tests(analysis: Analysis, event: Event) -> frozenset[tuple[int, bool]]:
     tests = around(analysis, event.node, analysis.facts.frames(event))
     return frozenset((id(each.test), each.holds) for each, _ in tests)
+
+
+def _either_way(analysis: Analysis, node: ast.AST) -> frozenset[tuple[int, bool]]:
+    """The tests that what happens at a node stands under, turned round."""
+    return frozenset((test, not holds) for each in analysis.facts.at(node) for test, holds in _tests(analysis, each))
+
+
+def is_off(analysis: Analysis, node: ast.AST) -> bool:
+    """Whether all that happens at a node happens under a switch that is off."""
+    found = analysis.facts.at(node)
+    off = (switch_of(analysis, event).off for event in found)
+    return bool(found) and analysis.once(("is off", id(node)), lambda: all(off))
 
 
 def _of_training(analysis: Analysis) -> frozenset[tuple[int, bool]]:

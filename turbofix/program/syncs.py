@@ -101,7 +101,7 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST, steps: list[Co
         syncs.update(
             _site(analysis, each.node, each.module)
             for each in reading
-            if (each.module is module and contains(node, each.node, places, each.module))
+            if (each.module is module and contains(node, each.node, each.module))
             or (node is not event.node and any(frame.call is node for frame in analysis.facts.frames(each)))
         )
         parent = places.parent(node, module)

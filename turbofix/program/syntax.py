@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import ast
 import itertools
-import re
 from collections.abc import Iterator
 
 from turbofix.nodes import children, walk
 from turbofix.program.answers import every, kept, once_per_node
 from turbofix.program.scopes import ModuleFile
+from turbofix.regex import regex
 
 Member = tuple[str, object, bool]
 
-_ACTS_OF_TRAINING = re.compile(r"\.(?:backward|to|cuda|fit|item|step|train|zero_grad|no_grad|training_step)\b")
-_LOOKUPS = re.compile(r"\b(?:(?:getattr|import_module|locate)\(|_?[A-Z][A-Z_]+\[[a-z])")
+_ACTS_OF_TRAINING = regex(r"\.(?:backward|to|cuda|fit|item|step|train|zero_grad|no_grad|training_step)\b")
+_LOOKUPS = regex(r"\b(?:(?:getattr|import_module|locate)\(|_?[A-Z][A-Z_]+\[[a-z])")
 _OBJECTS_OF_TRAINING = ("DataLoader", "loss_scaler", "training_step")
-_NAMES_OF_TRAINING = re.compile(rf"\b(?:{'|'.join(_OBJECTS_OF_TRAINING)})\b")
+_NAMES_OF_TRAINING = regex(rf"\b(?:{'|'.join(_OBJECTS_OF_TRAINING)})\b")
 # A dot is found sooner than what is not before it. A word that a lookahead finds is not tried again without its end.
-_AUGMENTED = re.compile(r"""\.(?=(\w+))\1\s*(?:[-+*/%|&@]|//|\*\*)=()""")
-_SET_FROM_OUTSIDE = re.compile(r"""\.(?<!\bself\.)(?=(\w+))\1\s*=(?!=) *((?:[^\n#]*[^\s#])?)""")
-_SET_KEY = re.compile(r"""\[['"](\w+)['"]\]\s*(?:[-+*/%|&@]|//|\*\*)?=(?!=)()""")
+_AUGMENTED = regex(r"""\.(?=(\w+))\1\s*(?:[-+*/%|&@]|//|\*\*)=()""")
+_SET_FROM_OUTSIDE = regex(r"""\.(?<!\bself\.)(?=(\w+))\1\s*=(?!=) *((?:[^\n#]*[^\s#])?)""")
+_SET_KEY = regex(r"""\[['"](\w+)['"]\]\s*(?:[-+*/%|&@]|//|\*\*)?=(?!=)()""")
 _TARGETS = frozenset((ast.Name, ast.Attribute, ast.Subscript))
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 

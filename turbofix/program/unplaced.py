@@ -28,13 +28,12 @@ from turbofix.program.script import imported_by
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.tensors import tensors_in
 from turbofix.program.values import Instance, Made, Opaque, Tensor, Value, flatten, members
+from turbofix.regex import regex
 
-_PLACES = re.compile(
-    r"(^|[\W_])(cuda|gpu|gpus|mps|xpu|xla|npu|device|devices|set_default_\w+)($|[\W_\d])", re.IGNORECASE
-)
+_PLACES = regex(r"(^|[\W_])(cuda|gpu|gpus|mps|xpu|xla|npu|device|devices|set_default_\w+)($|[\W_\d])", re.IGNORECASE)
 """Words of a program that knows of devices: whoever wrote it has thought of where it runs."""
 
-_ON_PURPOSE = re.compile(
+_ON_PURPOSE = regex(
     r"(?<![.\w])(?<!map_location=['\"])cpu\b|\b(set_num_threads|set_num_interop_threads|OMP_NUM_THREADS|quantiz\w*|ipex)\b",
     re.IGNORECASE,
 )

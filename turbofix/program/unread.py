@@ -96,7 +96,7 @@ def _told(analysis: Analysis, key: str, value: Value) -> tuple[str, Option, int]
     given = {each.arg: each.value for each in call.keywords} if call is not None else {}
     if dotted(given.get("type")) != "int" or "choices" in given or not is_number_of_batches(key):
         return None
-    if any(_reads(module, key) for module in analysis.execution.modules.values()):
+    if any(True for module in analysis.execution.modules.values() for _ in _said(module, key)):
         return None
     return key, value, default
 
@@ -121,11 +121,6 @@ def _declaration(analysis: Analysis, option: Option) -> ast.Call | None:
         if isinstance(above, ast.Call) and (dotted(above.func) or "").endswith("add_argument"):
             return above
     return None
-
-
-def _reads(module: ModuleFile, key: str) -> bool:
-    """Whether a file says the option's name in any way in which it could be read (or set) under it."""
-    return any(True for _ in _said(module, key))
 
 
 def _said(module: ModuleFile, key: str) -> Iterator[ast.AST]:

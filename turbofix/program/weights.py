@@ -6,7 +6,6 @@ It is worked out for the updates of programs that clip no gradients: nobody else
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from turbofix.program.acts import concerned, optimizers_in
@@ -19,9 +18,10 @@ from turbofix.program.names import dotted, loads, parameters
 from turbofix.program.objects import models_in, parameter_owners
 from turbofix.program.values import Instance, Made, Opaque, Tensor, Value, flatten, members
 from turbofix.program.wording import Wording
+from turbofix.regex import regex
 
-_HOOKS = Wording(("register_",), re.compile(r"\bregister_(full_)?(backward_)?(post_accumulate_grad_)?hook\b"))
-_LOADING = re.compile(r"\.load_state_dict$")
+_HOOKS = Wording(("register_",), regex(r"\bregister_(full_)?(backward_)?(post_accumulate_grad_)?hook\b"))
+_LOADING = regex(r"\.load_state_dict$")
 
 
 def weights(analysis: Analysis, updates: list[Event], training: list[Event], clips: bool) -> tuple[Weights, ...]:
@@ -64,7 +64,7 @@ def _weights(analysis: Analysis, events: list[Event], training: list[Event]) -> 
     model = analysis.facts.origin_site(owner.origin)
     if not is_all(analysis, passed.node, optimizer.origin.module):
         return Weights(site, model=model, why_not="the optimizer is not known to be given all parameters of the model")
-    handler = _handler(analysis, events, training, optimizer, owner)
+    handler = _handler(events, training, optimizer, owner)
     if handler is not None:
         where = analysis.facts.site(handler).line_from(site.path)
         return Weights(site, model=model, why_not=f"{where} may change the gradients already")
@@ -108,9 +108,7 @@ def names_before(update: Event, frame: Frame) -> list[ast.Name | ast.Attribute]:
     return list({**called, **other}.values())
 
 
-def _handler(
-    analysis: Analysis, updates: list[Event], training: list[Event], optimizer: Made, owner: Value
-) -> Event | None:
+def _handler(updates: list[Event], training: list[Event], optimizer: Made, owner: Value) -> Event | None:
     """A call between the last backward and the update that is given the weights, the model or the optimizer."""
     first = min(update.order for update in updates)
     start = max((each.order for each in training if each.kind == "backward" and each.order < first), default=first)

@@ -13,9 +13,10 @@ class Wording(NamedTuple):
     """
 
     words: tuple[str, ...]
-    pattern: re.Pattern[str] = re.compile("")
+    pattern: re.Pattern[str] | None = None
 
     def is_in(self, text: str) -> bool:
         """Whether a text says something of the kind."""
-        searched = text.casefold() if self.pattern.flags & re.IGNORECASE else text
-        return any(word in searched for word in self.words) and self.pattern.search(text) is not None
+        searched = text.casefold() if self.pattern is not None and self.pattern.flags & re.IGNORECASE else text
+        found = any(word in searched for word in self.words)
+        return found and (self.pattern is None or self.pattern.search(text) is not None)

@@ -265,6 +265,7 @@ def written_of(analysis: Analysis) -> Written:
 
 
 @once_per_node
+@once_per_node
 def is_interval(test: ast.If) -> bool:
     """Whether what is under a test is done every so often: by a remainder, a clock, or a count that begins again."""
     remainder = modulo_of(test.test)
@@ -373,9 +374,8 @@ def clipped(written: Written) -> Found:
 def made_there(written: Written) -> Found:
     """Tensors that a step or a forward pass makes where they are needed: ``torch.zeros(n, device=x.device)``."""
     for module in written.modules:
-        for call in every(ast.Call, module.tree):
+        for call, name, _ in named_calls(module.tree):
             on = next((word.value for word in call.keywords if word.arg == "device"), None)
-            name = meaning(call.func, module.tree)
             like = name.endswith("_like") and on is None
             if not like and (on is None or _is(on, "cpu") or _is(on, None) or name.rpartition(".")[2] not in _MAKERS):
                 continue

@@ -173,7 +173,7 @@ def gradient_reads(analysis: Analysis, but: Iterable[ast.For] = ()) -> Iterator[
         if "grad" not in module.text:
             continue
         for named in every(ast.Attribute, module.tree):
-            if named.attr not in _GRADIENTS or any(contains(loop, named, places, module) for loop in but):
+            if named.attr not in _GRADIENTS or any(contains(loop, named, module) for loop in but):
                 continue
             if not _is_torch_autograd(analysis, named, module):
                 yield places.site(named, module)
