@@ -9,6 +9,8 @@ from turbofix.program.model import Preload
 
 from ._loaders import put_above, site_of, whole
 
+ROOM = "; they are kept where they take two gigabytes or a quarter of the GPU's memory at most"
+
 
 def take_whole(plan: Preload, edit: Edit) -> None:
     """Hand a loader to a function that makes its items once and takes whole batches of them."""
@@ -23,7 +25,7 @@ def put_preloaded(edit: Edit, above: Site) -> str:
     loader = edit.name("torch.utils.data.DataLoader", above)
     cat, is_tensor = edit.name("torch.cat", above), edit.name("torch.is_tensor", above)
     available, free = edit.name("torch.cuda.is_available", above), edit.name("torch.cuda.mem_get_info", above)
-    gpu, cpu = edit.quoted("cuda", above), edit.quoted("cpu", above)
+    generator, gpu, cpu = edit.name("torch.Generator", above), edit.quoted("cuda", above), edit.quoted("cpu", above)
     put_above(
         edit,
         above,
@@ -44,15 +46,17 @@ def put_preloaded(edit: Edit, above: Site) -> str:
         f"    if not parts or not all(map({is_tensor}, parts)):",
         "        return loader",
         "    size = len(data) * sum(part.numel() * part.element_size() for part in parts)",
-        "    if size > 2 << 30:",
+        f"    free = {free}()[0] if {available}() else 0",
+        "    if size > max(2 << 30, free // 4):",
         "        return loader",
         "    if parts[0].is_cuda:",
         "        device = parts[0].device",
-        f"    elif not {available}() or 10 * size > {free}()[0]:",
+        "    elif 10 * size > free:",
         f"        device = {cpu}",
-        "    starts = range(0, len(data), 1024)",
-        "    chunks = [[data[i] for i in range(start, min(start + 1024, len(data)))] for start in starts]",
-        f"    kept = join(lambda *parts: {cat}(parts).to(device), *map(loader.collate_fn, chunks))",
+        '    how = {"num_workers": loader.num_workers, "collate_fn": loader.collate_fn}',
+        f"    chunks = type(loader)(data, loader.batch_size, generator={generator}(), **how)",
+        "    chunks = [join(lambda part: part.to(device, copy=True), chunk) for chunk in chunks]",
+        f"    kept = join(lambda *parts: {cat}(parts), *chunks)",
         "",
         "    def take(chosen):",
         "        return join(lambda part: part[chosen], kept)",

@@ -57,8 +57,8 @@ from turbofix.program.evidence import of_data, of_loader
 from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, TrainingProgram
 from turbofix.records import dataclass
 
-from ._loaders import ONE_PASS, called, node_of, put_above, site_of, trains_again, whole
-from ._once import put_listed, put_remembered, take_whole
+from ._loaders import ONCE, ONE_PASS, called, is_read_once, node_of, put_above, site_of, trains_again, whole
+from ._once import ROOM, put_listed, put_remembered, take_whole
 
 codemod = Codemod(
     __name__,
@@ -146,10 +146,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             does = "decodes" if "decode" in loader.dataset.work else "resizes"
             message = f"`{data.rpartition('.')[2]}` {does} its pictures anew in every epoch"
             seen = of_loader(program, loader, "num_workers")
-            if preload.why_not is not None:
-                yield codemod.refuse(site, message, preload.why_not, evidence=seen)
+            why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
+            if why is not None:
+                yield codemod.refuse(site, message, why, evidence=seen)
                 continue
-            message += "; they are kept where they take two gigabytes at most"
+            message += ROOM
             yield codemod.finding(
                 site, message, plan=(preload,), evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
             )

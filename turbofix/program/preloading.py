@@ -30,7 +30,7 @@ TENSORS = "torch.utils.data.TensorDataset"
 _PARTS = frozenset(("torch.utils.data.random_split", "torch.utils.data.Subset"))
 HEAVY = frozenset(("read", "decode", "tokenize"))
 """Work of which more than the stacking is saved where it is done once: ``cache-preprocessing`` speaks of it."""
-_SMALLEST, _ROOM = 28 * 28, 2 << 30
+_SMALLEST, _ROOM = 28 * 28, 20 << 30
 _ON_DISK = re.compile(r"memmap|mmap_mode|h5py|lmdb|\bload_(?:dataset|from_disk)\(")
 _LAZILY = re.compile(r"\.(?:set|with)_transform\(")
 _MOVES = frozenset((Framework.LIGHTNING, Framework.ACCELERATE))
@@ -76,8 +76,6 @@ def preloads(
             else _too_large(analysis, loader, passed.value) or _why_not(analysis, loader, event, change or ""),
             rows=rows,
         )
-    if steps and not any(known[site].role in ("training", "both") for site in found):
-        return ()
     above: dict[Path, Site] = {}
     for each in found.values():
         above[each.loader.path] = min(each.helper, above.get(each.loader.path, each.helper))
@@ -249,7 +247,7 @@ def _too_large(analysis: Analysis, loader: Loader, value: Value) -> str | None:
     if not name.startswith("torchvision.") or taken <= _ROOM:
         return None
     do = ": resize whole batches on the GPU" if pixels > native else ""
-    return f"its pictures take {taken / 1e9:.1f} gigabytes, and two are kept at most{do}"
+    return f"its pictures take {taken / 1e9:.1f} gigabytes, and twenty are kept at most, beside a GPU of 80{do}"
 
 
 def _change(analysis: Analysis, value: Value | None) -> str | None:
