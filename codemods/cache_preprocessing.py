@@ -141,10 +141,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(same.site, message, plan=plan, evidence=seen, assumes=assumes, risk=risk, worth=worth)
     for site, preload in preloads.items():
         loader = program.loader(site)
-        data = (loader.dataset.qualname or "") if loader is not None else ""
+        data = (loader.dataset.qualname or "torchvision.") if loader is not None else ""
         if loader is not None and preload.heavy and site not in told and data.startswith("torchvision."):
             does = "decodes" if "decode" in loader.dataset.work else "resizes"
-            message = f"`{data.rpartition('.')[2]}` {does} its pictures anew in every epoch"
+            name = f"`{each}`" if (each := data.rpartition(".")[2]) else f"the data of {called(loader)}"
+            message = f"{name} {does} its pictures anew in every epoch"
             seen = of_loader(program, loader, "num_workers")
             why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
             if why is not None:
@@ -240,7 +241,11 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     for read in plan.reads:
         keep_read(read, name, known, edit)
     if not plan.reads:
-        edit.before(plan.method, f"@{name}")
+        method = node_of(edit, plan.method)
+        static = method.decorator_list if isinstance(method, ast.FunctionDef) else []
+        edit.before(plan.method, "@staticmethod" if static else f"@{name}")
+        for each in static:  # (what is kept is the function, not the method)
+            edit.replace(site_of(each, plan.method.path, whole(edit, plan.method)), name)
 
 
 def keep_read(read: KeptRead, keep: str, known: dict[str, str], edit: Edit) -> None:

@@ -85,7 +85,7 @@ RANDOM_TRANSFORMS = (
     "ElasticTransform", "ScaleJitter", "SamplePoints", "FixedPoints", "AddLaplacianEigenvectorPE",
     "MixUp", "CutMix", "Jitter", "SpecAugment", "TimeMasking", "FrequencyMasking",
 )  # fmt: skip
-IN_MEMORY = {"MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST", "CIFAR10", "CIFAR100", "SVHN", "STL10", "USPS"}
+IN_MEMORY = {*words("MNIST FashionMNIST KMNIST EMNIST QMNIST CIFAR10 CIFAR100 SVHN STL10 USPS VisionDataset")}
 _WRAPPERS = {
     "torch.utils.data.Subset",
     "torch.utils.data.ConcatDataset",
@@ -585,7 +585,9 @@ def _set_by_name(analysis: Analysis, names: frozenset[str]) -> str | None:
         if isinstance(held, ast.Attribute) and held.attr in names and node.func.attr in CHANGING:  # type: ignore[union-attr]
             found.append((held, module))
     for target, module in found:
-        if not isinstance(target.value, ast.Name) or target.value.id != "self":
+        loops = (each for each in analysis.facts.places.ancestors(target, module) if isinstance(each, ast.For))
+        weights = any("parameters(" in ast.unparse(each.iter) for each in loops)
+        if not (weights or (isinstance(target.value, ast.Name) and target.value.id == "self")):
             return f"`{ast.unparse(target)}` is changed on line {target.lineno} of {module.path.name}"
     return None
 

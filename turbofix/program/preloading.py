@@ -28,6 +28,7 @@ from turbofix.program.values import Bound, Function, Instance, Iterated, Made, O
 
 TENSORS = "torch.utils.data.TensorDataset"
 _PARTS = frozenset(("torch.utils.data.random_split", "torch.utils.data.Subset"))
+_LIBRARIES = ("torchvision.datasets.", "medmnist.")
 HEAVY = frozenset(("read", "decode", "tokenize"))
 """Work of which more than the stacking is saved where it is done once: ``cache-preprocessing`` speaks of it."""
 _SMALLEST, _ROOM = 28 * 28, 20 << 30
@@ -206,7 +207,8 @@ def _is_plain(analysis: Analysis, loader: Loader, value: Value | None) -> bool:
             return False
     if own:
         return not loader.dataset.random or not names_random(analysis)
-    published = (loader.dataset.qualname or "").startswith(("torchvision.datasets.", "medmnist."))
+    any_of = [loader.dataset] if loader.dataset.qualname else members(value)
+    published = all((getattr(each, "qualname", None) or "").startswith(_LIBRARIES) for each in any_of)
     return not loader.dataset.random and (loader.dataset.kind == "tensors" or published)
 
 
