@@ -11,7 +11,7 @@ from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Worth
 from turbofix.program.model import Listed, TrainingProgram
 
-NAMED = re.compile(r"\{(torch\.\w+)\}")
+NAMED = re.compile(r"\{((?:torch|numpy)\.\w+)\}")
 
 
 def made_at_once(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding]:
