@@ -14,18 +14,23 @@ ROOM = "; they are kept where they take two gigabytes or a quarter of the GPU's 
 
 def take_whole(plan: Preload, edit: Edit) -> None:
     """Hand a loader to a function that makes its items once and takes whole batches of them."""
-    helper = put_rows(edit, plan.helper) if plan.rows else put_preloaded(edit, plan.helper)
+    helper = put_preloaded(edit, plan.helper, rows=plan.rows)
     where = "" if plan.on_device else f", {edit.quoted('cpu', plan.loader)}"
     edit.replace(plan.loader, f"{helper}({edit.text(plan.loader)}{where})")
 
 
-def put_preloaded(edit: Edit, above: Site) -> str:
-    """Define the function that makes the items once, and return its name."""
-    name = edit.free_name("preloaded", above)
+def put_preloaded(edit: Edit, above: Site, *, rows: bool) -> str:
+    """Define the function that makes the items once, those that are rows of tensors at once, and return its name."""
+    name = edit.free_name("batched" if rows else "preloaded", above)
     loader = edit.name("torch.utils.data.DataLoader", above)
     cat, is_tensor = edit.name("torch.cat", above), edit.name("torch.is_tensor", above)
     available, free = edit.name("torch.cuda.is_available", above), edit.name("torch.cuda.mem_get_info", above)
-    generator, gpu, cpu = edit.name("torch.Generator", above), edit.quoted("cuda", above), edit.quoted("cpu", above)
+    gpu, cpu = edit.quoted("cuda", above), edit.quoted("cpu", above)
+    made = ["    chunks = [data[: len(data)]]"]
+    if not rows:
+        made = ['    how = {"num_workers": loader.num_workers, "collate_fn": loader.collate_fn}']
+        generator = edit.name("torch.Generator", above)
+        made += [f"    chunks = type(loader)(data, loader.batch_size, generator={generator}(), **how)"]
     put_above(
         edit,
         above,
@@ -53,40 +58,12 @@ def put_preloaded(edit: Edit, above: Site) -> str:
         "        device = parts[0].device",
         "    elif 10 * size > free:",
         f"        device = {cpu}",
-        '    how = {"num_workers": loader.num_workers, "collate_fn": loader.collate_fn}',
-        f"    chunks = type(loader)(data, loader.batch_size, generator={generator}(), **how)",
+        *made,
         "    chunks = [join(lambda part: part.to(device, copy=True), chunk) for chunk in chunks]",
         f"    kept = join(lambda *parts: {cat}(parts), *chunks)",
         "",
         "    def take(chosen):",
         "        return join(lambda part: part[chosen], kept)",
-        "",
-        '    order = {"sampler": loader.sampler, "drop_last": loader.drop_last, "generator": loader.generator}',
-        f"    return {loader}(range(len(data)), loader.batch_size, collate_fn=take, **order)",
-    )
-    return name
-
-
-def put_rows(edit: Edit, above: Site) -> str:
-    """Define the function that takes whole batches of rows, and return its name."""
-    name, loader = edit.free_name("batched", above), edit.name("torch.utils.data.DataLoader", above)
-    available, free = edit.name("torch.cuda.is_available", above), edit.name("torch.cuda.mem_get_info", above)
-    put_above(
-        edit,
-        above,
-        f"def {name}(loader, device={edit.quoted('cuda', above)}):",
-        '    """The loader, with batches that are taken of its tensors as a whole."""',
-        "    data = loader.dataset",
-        "    parts = data[: len(data)]",
-        f"    if not all(map({edit.name('torch.is_tensor', above)}, parts)):",
-        "        return loader",
-        "    size = sum(part.numel() * part.element_size() for part in parts)",
-        f"    if not {available}() or 10 * size > {free}()[0]:",
-        f"        device = {edit.quoted('cpu', above)}",
-        "    parts = [(part if part.is_cuda else part.to(device)).contiguous() for part in parts]",
-        "",
-        "    def take(chosen):",
-        "        return [part[chosen] for part in parts]",
         "",
         '    order = {"sampler": loader.sampler, "drop_last": loader.drop_last, "generator": loader.generator}',
         f"    return {loader}(range(len(data)), loader.batch_size, collate_fn=take, **order)",

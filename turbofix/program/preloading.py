@@ -270,7 +270,7 @@ def _on_device(analysis: Analysis, loader: Loader, reading: dict[Site, list[Even
         return True
     copied = bool(loader.copies) and all(each.to.reaches_cuda for each in loader.copies)
     sites = {each.site for each in loader.copies}
-    return copied and _is_read_on_host(analysis, loader, sites, reading) is None
+    return copied and not _is_read_on_host(analysis, loader, sites, reading)
 
 
 def _why_not(analysis: Analysis, loader: Loader, event: Event, change: str) -> str | None:
@@ -337,47 +337,34 @@ def place_of_helper(analysis: Analysis, call: ast.AST, module: ModuleFile) -> Si
     return analysis.facts.places.site(holding if later or first.lineno > holding.lineno else first, module)
 
 
-def _is_read_on_host(
-    analysis: Analysis, loader: Loader, copies: set[Site], reading: dict[Site, list[Event]]
-) -> str | None:
-    """Where a batch is used as the loader hands it out, on the host."""
-    facts = analysis.facts
+def _is_read_on_host(analysis: Analysis, loader: Loader, copies: set[Site], reading: dict[Site, list[Event]]) -> bool:
+    """Whether a batch may be used as the loader hands it out, on the host."""
     loops: dict[ast.For, ModuleFile] = {}
     for event in reading.get(loader.site, ()):
-        if event.kind == "next" or not isinstance(event.node, ast.For):
-            return f"{facts.site(event).line_from(loader.site.path)} asks the loader for a batch by itself"
         around = {each.wrapper for each in unwrapped(event.receiver) if isinstance(each, Iterated)}
-        if not around <= _AROUND:
-            return f"{facts.site(event).line_from(loader.site.path)} reads it together with something else"
+        if event.kind == "next" or not isinstance(event.node, ast.For) or not around <= _AROUND:
+            return True
         loops[event.node] = event.module
-    if not loops:
-        return "where its batches are read was not seen"
-    for loop, module in loops.items():
-        problem = _on_host(analysis, loop, module, copies)
-        if problem is not None:
-            name, node = problem
-            where = facts.places.site(node, module).line_from(loader.site.path)
-            return f"{where} uses `{name}` on the host, as the loader hands it out"
-    return None
+    return not loops or any(_on_host(analysis, loop, module, copies) for loop, module in loops.items())
 
 
-def _on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[Site]) -> tuple[str, ast.AST] | None:
-    """A name of a batch, and where it is used before it was brought to the device."""
+def _on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[Site]) -> bool:
+    """Whether a part of a batch is used in a loop, or behind it, before it was brought to the device."""
     target = loop.target
     if _counts(loop.iter) and isinstance(target, ast.Tuple) and len(target.elts) == 2:
         target = target.elts[1]
     waiting = {each.id for each in targets(target) if isinstance(each, ast.Name)}
     if len(waiting) != len(list(targets(target))):
-        return "a part of the batch", loop
+        return True
     moved: set[str] = set()
     for statement in loop.body:
         for node in walk(statement):
             changed = node.target if isinstance(node, ast.AugAssign) else None
             if isinstance(changed, ast.Name) and changed.id in waiting - moved:
-                return changed.id, node
+                return True
             used = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in waiting - moved
             if used and not _is_fine(analysis, node, module, copies):  # type: ignore[arg-type]
-                return node.id, node  # type: ignore[attr-defined]
+                return True
         if isinstance(statement, ast.Assign):
             unpacked = isinstance(statement.value, ast.Name) and statement.value.id in waiting - moved
             names = {each.id for one in statement.targets for each in targets(one) if isinstance(each, ast.Name)}
@@ -385,16 +372,13 @@ def _on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[
                 waiting |= names
             elif names & waiting:
                 moved |= names
-    outside = [each for each in loop.orelse for node in walk(each) if isinstance(node, ast.Name) and node.id in waiting]
-    scope = analysis.facts.places.scope(loop, module)
+    scope, end = analysis.facts.places.scope(loop, module), loop.end_lineno or 0
     read = _reads_right_in(scope)
-    end = loop.end_lineno or 0
-    behind = [node for name in sorted(waiting - moved) for node in read.get(name, ()) if node.lineno > end]
-    for node in behind:
+    for node in (each for name in waiting - moved for each in read.get(name, ()) if each.lineno > end):
         lines = [getattr(other, "lineno", 0) for other in analysis.facts.bindings.writes(scope, node.id)]
         if not any(node.lineno >= line > end for line in lines):
-            return node.id, node
-    return ("a part of the batch", loop) if outside else None
+            return True
+    return any(isinstance(node, ast.Name) and node.id in waiting for each in loop.orelse for node in walk(each))
 
 
 @once_per_node
