@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from turbofix.edits import Edit
 from turbofix.findings import Site
-from turbofix.nodes import parse
 from turbofix.program.model import Preload
 
-from ._loaders import put_above, site_of, whole
+from ._loaders import put_above
 
 ROOM = "; they are kept where they take two gigabytes or a quarter of the GPU's memory at most"
 
@@ -110,23 +109,6 @@ def put_remembered(edit: Edit, above: Site, *, pictures: bool) -> str:
         "        return item",
         "",
         "    return remember",
-    )
-    return name
-
-
-def put_listed(edit: Edit, loader: Site) -> str:
-    """Define the function that makes a list of graphs above the first loader of them, and return its name."""
-    text = whole(edit, loader)
-    above = site_of([each for each in parse(text).body if each.lineno <= loader.line][-1], loader.path, text)
-    name, is_tensor = edit.free_name("listed", above), edit.name("torch.is_tensor", above)
-    put_above(
-        edit,
-        above,
-        f"def {name}(graphs):",
-        '    """A list of graphs that are made once, where they take less than two gigabytes; else as they are."""',
-        f"    parts = [part for store in graphs[0].stores for part in store.values() if {is_tensor}(part)]",
-        "    size = len(graphs) * sum(part.numel() * part.element_size() for part in parts)",
-        "    return graphs if size > 2 << 30 else [graphs[i] for i in range(len(graphs))]",
     )
     return name
 
