@@ -100,7 +100,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     told = {
         *kept,
         *(each.loader for each in program.preloads),
-        *(site for s in program.same_items for site in s.loaders),
+        *(site for s in program.same_items if s.why_not is None for site in s.loaders),
     }
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told and not HEAVY & {*loader.dataset.work}:
