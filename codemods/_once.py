@@ -8,7 +8,7 @@ from turbofix.program.model import Preload
 
 from ._loaders import put_above
 
-ROOM = "; they are kept where they take two gigabytes or a quarter of the GPU's memory at most"
+ROOM = "; they are kept where they take two gigabytes or an eighth of the GPU's memory at most"
 
 
 def take_whole(plan: Preload, edit: Edit) -> None:
@@ -51,11 +51,11 @@ def put_preloaded(edit: Edit, above: Site, *, rows: bool) -> str:
         "        return loader",
         "    size = len(data) * sum(part.numel() * part.element_size() for part in parts)",
         f"    free = {free}()[0] if {available}() else 0",
-        "    if size > max(2 << 30, free // 4):",
+        "    if size > max(2 << 30, free // 8):",
         "        return loader",
         "    if parts[0].is_cuda:",
         "        device = parts[0].device",
-        "    elif 10 * size > free:",
+        "    elif 8 * size > free:",
         f"        device = {cpu}",
         *made,
         "    chunks = [join(lambda part: part.to(device, copy=True), chunk) for chunk in chunks]",

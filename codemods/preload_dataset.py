@@ -17,11 +17,11 @@ Use instead
         train_loader = preloaded(DataLoader(train_set, batch_size=64, shuffle=True))
 
     ``preloaded``, a function that is put into the file, asks for every item once, measures them, and gives a loader of
-    the same batches in the same order, which indexes tensors: on the GPU where they take a tenth of its free memory at
-    most, else on the host. What takes more than two gigabytes and a quarter of that memory, and items that are no
-    tensors, are left to the loader as it was. The copies in the loop find their tensors on the device and do nothing.
-    A loop that reads its batches on the host gets them there. Batches cut by hand (``x[i : i + 64].to(device)``) are
-    cut out of data that were moved before the loop, where they have room. Windows that are stacked one by one
+    the same batches in the same order, which indexes tensors: on the GPU where they take an eighth of its free memory
+    at most, else on the host. What takes more than that and more than two gigabytes, and items that are no tensors, are
+    left to the loader as it was. The copies in the loop find their tensors on the device and do nothing. A loop that
+    reads its batches on the host gets them there. Batches cut by hand (``x[i : i + 64].to(device)``) are cut out of
+    data that were moved before the loop, where they have room. Windows that are stacked one by one
     (``torch.stack([data[i : i + n] for i in starts])``) become one indexing of the data.
 
 When refused

@@ -31,7 +31,7 @@ _PARTS = frozenset(("torch.utils.data.random_split", "torch.utils.data.Subset"))
 _LIBRARIES = ("torchvision.datasets.", "medmnist.")
 HEAVY = frozenset(("read", "decode", "tokenize"))
 """Work of which more than the stacking is saved where it is done once: ``cache-preprocessing`` speaks of it."""
-_SMALLEST, _ROOM = 28 * 28, 20 << 30
+_SMALLEST, _ROOM = 28 * 28, 10 << 30
 _ON_DISK = re.compile(r"memmap|mmap_mode|h5py|lmdb|\bload_(?:dataset|from_disk)\(")
 _LAZILY = re.compile(r"\.(?:set|with)_transform\(")
 _MOVES = frozenset((Framework.LIGHTNING, Framework.ACCELERATE))
@@ -249,7 +249,7 @@ def _too_large(analysis: Analysis, loader: Loader, value: Value) -> str | None:
     if not name.startswith("torchvision.") or taken <= _ROOM:
         return None
     do = ": resize whole batches on the GPU" if pixels > native else ""
-    return f"its pictures take {taken / 1e9:.1f} gigabytes, and twenty are kept at most, beside a GPU of 80{do}"
+    return f"its pictures take {taken / 1e9:.1f} gigabytes, and ten are kept at most, on a GPU of 80{do}"
 
 
 def _change(analysis: Analysis, value: Value | None) -> str | None:
