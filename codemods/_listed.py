@@ -11,7 +11,7 @@ from turbofix.findings import Evidence, Finding, Worth
 from turbofix.program.model import Listed, TrainingProgram
 from turbofix.regex import regex
 
-NAMED = regex(r"\{(torch\.\w+)\}")
+NAMED = regex(r"\{((?:torch|numpy)\.\w+)\}")
 
 
 def made_at_once(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding]:

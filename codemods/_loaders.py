@@ -80,6 +80,13 @@ def is_once(program: TrainingProgram, loop: Step | Evaluation | None) -> bool:
     return many and isinstance(loop, Evaluation) and not loop.around & training
 
 
+def is_read_once(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether the loader only serves evaluations that run once, as that of a trainer's ``test`` does."""
+    loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
+    reading = [is_once(program, each) for each in loops if loader.site in each.loaders]
+    return all(reading) if reading else loader.role in ("unknown", "unused") and loader.fed == "once"
+
+
 def is_built_each_time(loader: Loader) -> bool:
     """Whether the loader is built anew for each time that it is read."""
     return loader.built_in_loop and not loader.again

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from turbofix.edits import Edit
 from turbofix.findings import Site
-from turbofix.nodes import parse
 from turbofix.program.model import Preload
 
-from ._loaders import put_above, site_of, whole
+from ._loaders import put_above
+
+ROOM = "; they are kept where they take two gigabytes or an eighth of the GPU's memory at most"
 
 
 def take_whole(plan: Preload, edit: Edit) -> None:
     """Hand a loader to a function that makes its items once and takes whole batches of them."""
-    helper = put_rows(edit, plan.helper) if plan.rows else put_preloaded(edit, plan.helper)
+    helper = put_preloaded(edit, plan.helper, rows=plan.rows)
     where = "" if plan.on_device else f", {edit.quoted('cpu', plan.loader)}"
     edit.replace(plan.loader, f"{helper}({edit.text(plan.loader)}{where})")
 
 
-def put_preloaded(edit: Edit, above: Site) -> str:
-    """Define the function that makes the items once, and return its name."""
-    name = edit.free_name("preloaded", above)
+def put_preloaded(edit: Edit, above: Site, *, rows: bool) -> str:
+    """Define the function that makes the items once, those that are rows of tensors at once, and return its name."""
+    name = edit.free_name("batched" if rows else "preloaded", above)
     loader = edit.name("torch.utils.data.DataLoader", above)
     cat, is_tensor = edit.name("torch.cat", above), edit.name("torch.is_tensor", above)
     available, free = edit.name("torch.cuda.is_available", above), edit.name("torch.cuda.mem_get_info", above)
     gpu, cpu = edit.quoted("cuda", above), edit.quoted("cpu", above)
+    made = ["    chunks = [data[: len(data)]]"]
+    if not rows:
+        made = ['    how = {"num_workers": loader.num_workers, "collate_fn": loader.collate_fn}']
+        generator = edit.name("torch.Generator", above)
+        made += [f"    chunks = type(loader)(data, loader.batch_size, generator={generator}(), **how)"]
     put_above(
         edit,
         above,
@@ -44,45 +50,19 @@ def put_preloaded(edit: Edit, above: Site) -> str:
         f"    if not parts or not all(map({is_tensor}, parts)):",
         "        return loader",
         "    size = len(data) * sum(part.numel() * part.element_size() for part in parts)",
-        "    if size > 2 << 30:",
+        f"    free = {free}()[0] if {available}() else 0",
+        "    if size > max(2 << 30, free // 8):",
         "        return loader",
         "    if parts[0].is_cuda:",
         "        device = parts[0].device",
-        f"    elif not {available}() or 10 * size > {free}()[0]:",
+        "    elif 8 * size > free:",
         f"        device = {cpu}",
-        "    starts = range(0, len(data), 1024)",
-        "    chunks = [[data[i] for i in range(start, min(start + 1024, len(data)))] for start in starts]",
-        f"    kept = join(lambda *parts: {cat}(parts).to(device), *map(loader.collate_fn, chunks))",
+        *made,
+        "    chunks = [join(lambda part: part.to(device, copy=True), chunk) for chunk in chunks]",
+        f"    kept = join(lambda *parts: {cat}(parts), *chunks)",
         "",
         "    def take(chosen):",
         "        return join(lambda part: part[chosen], kept)",
-        "",
-        '    order = {"sampler": loader.sampler, "drop_last": loader.drop_last, "generator": loader.generator}',
-        f"    return {loader}(range(len(data)), loader.batch_size, collate_fn=take, **order)",
-    )
-    return name
-
-
-def put_rows(edit: Edit, above: Site) -> str:
-    """Define the function that takes whole batches of rows, and return its name."""
-    name, loader = edit.free_name("batched", above), edit.name("torch.utils.data.DataLoader", above)
-    available, free = edit.name("torch.cuda.is_available", above), edit.name("torch.cuda.mem_get_info", above)
-    put_above(
-        edit,
-        above,
-        f"def {name}(loader, device={edit.quoted('cuda', above)}):",
-        '    """The loader, with batches that are taken of its tensors as a whole."""',
-        "    data = loader.dataset",
-        "    parts = data[: len(data)]",
-        f"    if not all(map({edit.name('torch.is_tensor', above)}, parts)):",
-        "        return loader",
-        "    size = sum(part.numel() * part.element_size() for part in parts)",
-        f"    if not {available}() or 10 * size > {free}()[0]:",
-        f"        device = {edit.quoted('cpu', above)}",
-        "    parts = [(part if part.is_cuda else part.to(device)).contiguous() for part in parts]",
-        "",
-        "    def take(chosen):",
-        "        return [part[chosen] for part in parts]",
         "",
         '    order = {"sampler": loader.sampler, "drop_last": loader.drop_last, "generator": loader.generator}',
         f"    return {loader}(range(len(data)), loader.batch_size, collate_fn=take, **order)",
@@ -129,23 +109,6 @@ def put_remembered(edit: Edit, above: Site, *, pictures: bool) -> str:
         "        return item",
         "",
         "    return remember",
-    )
-    return name
-
-
-def put_listed(edit: Edit, loader: Site) -> str:
-    """Define the function that makes a list of graphs above the first loader of them, and return its name."""
-    text = whole(edit, loader)
-    above = site_of([each for each in parse(text).body if each.lineno <= loader.line][-1], loader.path, text)
-    name, is_tensor = edit.free_name("listed", above), edit.name("torch.is_tensor", above)
-    put_above(
-        edit,
-        above,
-        f"def {name}(graphs):",
-        '    """A list of graphs that are made once, where they take less than two gigabytes; else as they are."""',
-        f"    parts = [part for store in graphs[0].stores for part in store.values() if {is_tensor}(part)]",
-        "    size = len(graphs) * sum(part.numel() * part.element_size() for part in parts)",
-        "    return graphs if size > 2 << 30 else [graphs[i] for i in range(len(graphs))]",
     )
     return name
 

@@ -20,11 +20,11 @@ Use instead
             @remembered  # a function that is put into the script: it keeps what it gives, up to a gigabyte
             def __getitem__(self, index):
 
-    A transform that is built for each item is kept by its arguments (``functools.lru_cache``). Where a part of an item
-    is random (a crop), what comes before it is kept: a function of the project, or the expression that reads the file.
-    Worker processes that end with each epoch would forget: then the loader makes the items once in the main process
-    (see ``preload-dataset``), or gets ``persistent_workers=True``. Graphs of PyTorch Geometric are listed first, where
-    all of them take less than two gigabytes.
+    Where nothing of an item is random and items are stacked as they are, the loader makes all of them once instead, by
+    its workers, and takes whole batches (see ``preload-dataset``). A transform that is built for each item is kept by
+    its arguments (``functools.lru_cache``). Where a part of an item is random (a crop), what comes before it is kept: a
+    function of the project, or the expression that reads the file. Workers that end with each epoch would forget: then
+    the loader gets ``persistent_workers=True``.
 
 When refused
     - Where an item draws random numbers or changes the next ones, and reads no whole file before that: put what comes
@@ -51,14 +51,25 @@ from dataclasses import replace
 
 from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_data, of_loader
 from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, TrainingProgram
 from turbofix.records import dataclass
 
-from ._loaders import ONE_PASS, called, node_of, put_above, site_of, trains_again, whole
-from ._once import put_listed, put_remembered, take_whole
+from ._loaders import (
+    ONCE,
+    ONE_PASS,
+    called,
+    is_in_the_way,
+    is_read_once,
+    node_of,
+    put_above,
+    site_of,
+    trains_again,
+    whole,
+)
+from ._once import ROOM, put_remembered, take_whole
 
 codemod = Codemod(
     __name__,
@@ -90,14 +101,6 @@ class Kept:
     staying: tuple[tuple[Site, str, str], ...]
 
 
-@dataclass(frozen=True)
-class Graphs:
-    """A loader that reads graphs, and all such loaders."""
-
-    site: Site
-    all: tuple[Site, ...]
-
-
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Datasets that do the same for an item in each epoch, and what they build anew for each."""
@@ -121,12 +124,23 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = tuple(each for loader in loaders[:1] for each in of_loader(program, loader, "num_workers"))
         waits = any(loader.argument("num_workers").state == "absent" for loader in loaders)
         worth = Worth.HIGH if waits and same.work[0] not in ("pictures", "items") else Worth.SOME
-        at_once = tuple(
-            found for each in leaving if (found := preloads.get(each.site)) is not None and found.why_not is None
-        )
-        if at_once and not same.part and not same.reads and not same.cached and same.why_not is None:
+        again = leaving or [loader for loader in loaders if not is_read_once(program, loader)]
+        at_once = [preloads[each.site] for each in again if each.site in preloads]
+        at_once = [each for each in at_once if each.why_not is None and (each.heavy or leaving)]
+        sizes = [each.argument("batch_size") for each in again]  # (one by one, items may have any size)
+        plain = not same.part and not same.reads and not same.cached and same.why_not is None
+        plain = plain and not any(each.state == "absent" or 1 in each.values for each in sizes)
+        if plain and at_once and len(at_once) == len(again):
+            stayed = any(is_in_the_way(each.argument("persistent_workers")) for each in again)
+            risk = Risk.EQUIVALENT if stayed else Risk.EXACT
             yield codemod.finding(
-                at_once[0].loader, message, plan=at_once, evidence=seen, assumes=(SAME_ITEMS,), worth=worth
+                same.site,
+                message + ROOM,
+                plan=tuple(at_once),
+                evidence=seen,
+                assumes=(SAME_ITEMS,),
+                risk=risk,
+                worth=worth,
             )
         elif (why := same.why_not or next(filter(None, (each.dataset.stateful for each in leaving)), None)) is not None:
             yield codemod.refuse(same.site, message, why, evidence=seen)  # (workers that stay do not see the change)
@@ -141,24 +155,21 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(same.site, message, plan=plan, evidence=seen, assumes=assumes, risk=risk, worth=worth)
     for site, preload in preloads.items():
         loader = program.loader(site)
-        data = (loader.dataset.qualname or "") if loader is not None else ""
+        data = (loader.dataset.qualname or "torchvision.") if loader is not None else ""
         if loader is not None and preload.heavy and site not in told and data.startswith("torchvision."):
             does = "decodes" if "decode" in loader.dataset.work else "resizes"
-            message = f"`{data.rpartition('.')[2]}` {does} its pictures anew in every epoch"
+            name = f"`{each}`" if (each := data.rpartition(".")[2]) else f"the data of {called(loader)}"
+            message = f"{name} {does} its pictures anew in every epoch"
             seen = of_loader(program, loader, "num_workers")
-            if preload.why_not is not None:
-                yield codemod.refuse(site, message, preload.why_not, evidence=seen)
+            why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
+            if why is not None:
+                yield codemod.refuse(site, message, why, evidence=seen)
                 continue
-            message += "; they are kept where they take two gigabytes at most"
+            message += ROOM
             yield codemod.finding(
                 site, message, plan=(preload,), evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
             )
-    graphs = [each for each in program.loaders if transforms_graphs(each)]
-    for loader in graphs:
-        message = f"`{(loader.dataset.qualname or '').rpartition('.')[2]}` transforms its graphs anew in every epoch"
-        seen, made = of_loader(program, loader, "batch_size"), Graphs(loader.site, tuple(each.site for each in graphs))
-        yield codemod.finding(loader.site, message, plan=made, evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME)
-    told |= {*preloads, *(each.site for each in graphs)}
+    told |= {*preloads}
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its samples anew"
@@ -182,13 +193,6 @@ def unkept(loader: Loader) -> str:
     if loader.dataset.random:
         return "they are drawn at random each time: keep what is the same before that, where it takes long"
     return "what is done for each was not followed: where it takes long, do it once, before the loop"
-
-
-def transforms_graphs(loader: Loader) -> bool:
-    """Whether a loader reads graphs of PyTorch Geometric, which are transformed for each item."""
-    data = loader.dataset
-    made = "transform" in data.work and not data.random and not data.on_device and loader.role != "unused"
-    return made and (data.qualname or "").startswith("torch_geometric.datasets.") and not loader.built_in_loop
 
 
 def loses_workers(loader: Loader) -> bool:
@@ -216,18 +220,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         for each in plan:
             take_whole(each, edit)
         return
-    if isinstance(plan, Graphs):
-        call = node_of(edit, plan.site)
-        assert isinstance(call, ast.Call)
-        data = next(
-            (each.value for each in call.keywords if each.arg == "dataset"), call.args[0] if call.args else None
-        )
-        if data is None:
-            raise Refuse("which data it reads is not written there: make a list of them once, before the loop")
-        first = min(each for each in plan.all if each.path == plan.site.path)
-        helper, site = put_listed(edit, first), site_of(data, plan.site.path, whole(edit, plan.site))
-        edit.replace(site, f"{helper}({edit.text(site)})")
-        return
     assert isinstance(plan, Kept)
     kept, plan = plan, plan.same
     for loader in kept.staying:
@@ -239,7 +231,11 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     for read in plan.reads:
         keep_read(read, name, known, edit)
     if not plan.reads:
-        edit.before(plan.method, f"@{name}")
+        method = node_of(edit, plan.method)
+        static = method.decorator_list if isinstance(method, ast.FunctionDef) else []
+        edit.before(plan.method, "@staticmethod" if static else f"@{name}")
+        for each in static:  # (what is kept is the function, not the method)
+            edit.replace(site_of(each, plan.method.path, whole(edit, plan.method)), name)
 
 
 def keep_read(read: KeptRead, keep: str, known: dict[str, str], edit: Edit) -> None:

@@ -666,10 +666,17 @@ def why_not_changed(program: TrainingProgram, loader: Loader) -> str | None:
         return f"the script has an option for it: pass {workers.option or 'it'}"
     loaders = {each.argument("num_workers").site for each in program.loaders}
     entries = {each.mapping_entries.get("num_workers") for each in program.loaders}
-    others = [read for read in workers.reads if read not in loaders | entries]
+    others = [read for read in workers.reads if read not in loaders | entries and not is_passed_on(program, read)]
     if others and workers.state != "value" and not is_data(place(loader).path):
         return f"the number is read for something else too ({at(others[0].line)})"
     return None
+
+
+def is_passed_on(program: TrainingProgram, read: Site) -> bool:
+    """Whether a call that is not followed is told the number by the name of it: ``num_workers=config.num_workers``."""
+    module = program.modules.by_path.get(read.path)
+    line = module.text.splitlines()[read.line - 1] if module is not None else ""
+    return re.search(r"\bnum_workers\s*=\s*$", line[: read.column]) is not None
 
 
 # --- the finding --------------------------------------------------------------------------------------------------

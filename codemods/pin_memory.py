@@ -51,7 +51,7 @@ from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinnin
 from turbofix.records import dataclass
 
 from ._copies import KEPT, Copying, eased, goes_to_gpu, is_kept, wish_is_elsewhere
-from ._loaders import ONCE, called, copies_itself, is_once, is_timed, reason_beside
+from ._loaders import ONCE, called, copies_itself, is_read_once, is_timed, reason_beside
 from ._precision import cuda_test, on_a_gpu, requote
 from ._trainers import LOADING, is_on, on_gpu, stays_on_cpu
 from ._trainers import called as called_settings
@@ -207,13 +207,6 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
     if wish_is_elsewhere(loader):
         return f"the script uses the GPU only with {loader.goes_to.needs}, which the place of this call does not tell"
     return reason_beside(pin) or (ONCE if is_read_once(program, loader) else None)
-
-
-def is_read_once(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether the loader only serves evaluations that run once, as that of a trainer's ``test`` does."""
-    loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
-    reading = [is_once(program, each) for each in loops if loader.site in each.loaders]
-    return all(reading) if reading else loader.role in ("unknown", "unused") and loader.fed == "once"
 
 
 @codemod.rewrite

@@ -17,12 +17,12 @@ Use instead
         train_loader = preloaded(DataLoader(train_set, batch_size=64, shuffle=True))
 
     ``preloaded``, a function that is put into the file, asks for every item once, measures them, and gives a loader of
-    the same batches in the same order, which indexes tensors: on the GPU where they take a tenth of its free memory at
-    most, else on the host. Data of more than two gigabytes, and items that are no tensors, are left to the loader as it
-    was. The copies in the loop find their tensors on the device and do nothing. A loop that reads its batches on the
-    host gets them there. Batches that are cut by hand (``x[i : i + 64].to(device)``) are cut out of data that were
-    moved before the loop, where they have room. Windows that are stacked one by one (``torch.stack([data[i : i + n] for
-    i in starts])``) become one indexing of the data.
+    the same batches in the same order, which indexes tensors: on the GPU where they take an eighth of its free memory
+    at most, else on the host. What takes more than that and more than two gigabytes, and items that are no tensors, are
+    left to the loader as it was. The copies in the loop find their tensors on the device and do nothing. A loop that
+    reads its batches on the host gets them there. Batches cut by hand (``x[i : i + 64].to(device)``) are cut out of
+    data that were moved before the loop, where they have room. Windows that are stacked one by one
+    (``torch.stack([data[i : i + n] for i in starts])``) become one indexing of the data.
 
 When refused
     It speaks of data in memory that are read in several epochs: a ``TensorDataset``, torchvision's small sets, a class
@@ -51,8 +51,8 @@ from turbofix.program.model import CutByHand, Listed, Loader, Preload, TrainingP
 from turbofix.program.preloading import HEAVY
 
 from ._listed import made_at_once, write
-from ._loaders import ONE_PASS, called, is_in_the_way, trains_again
-from ._once import put_moved, take_whole
+from ._loaders import ONCE, ONE_PASS, called, is_in_the_way, is_read_once, trains_again
+from ._once import ROOM, put_moved, take_whole
 
 codemod = Codemod(
     __name__,
@@ -87,19 +87,20 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             ", and each is copied to the GPU" if preload.on_device and lies == "in memory" and loader.copies else ""
         )
         message = f"{called(loader)} stacks its batches item by item, of what lies {lies}{copied}"
-        message += "" if preload.rows else "; they are kept where they take two gigabytes at most"
+        message += "" if preload.rows else ROOM
         seen = (*of_loader(program, loader, "batch_size"), *of_data(loader))
         # (workers that stay have drawn the seed of their pass once, others draw one for each: it moves the sequence on)
         risk = Risk.EQUIVALENT if is_in_the_way(loader.argument("persistent_workers")) else Risk.EXACT
         worth = Worth.SOME if loader.role == "evaluation" else Worth.HIGH
         assumes = () if preload.certain else (SAME_ITEMS,)
+        why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
         yield codemod.offer(
-            loader.site, message, preload.why_not, plan=preload, risk=risk, evidence=seen, assumes=assumes, worth=worth
+            loader.site, message, why, plan=preload, risk=risk, evidence=seen, assumes=assumes, worth=worth
         )
     told = {
         *kept,
         *(each.loader for each in program.preloads),
-        *(site for s in program.same_items for site in s.loaders),
+        *(site for s in program.same_items if s.why_not is None for site in s.loaders),
     }
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told and not HEAVY & {*loader.dataset.work}:

@@ -29,6 +29,7 @@ from turbofix.program.values import (
     Instance,
     Made,
     Mapping,
+    Namespace,
     Opaque,
     Partial,
     Sequence,
@@ -86,7 +87,7 @@ RANDOM_TRANSFORMS = (
     "ElasticTransform", "ScaleJitter", "SamplePoints", "FixedPoints", "AddLaplacianEigenvectorPE",
     "MixUp", "CutMix", "Jitter", "SpecAugment", "TimeMasking", "FrequencyMasking",
 )  # fmt: skip
-IN_MEMORY = {"MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST", "CIFAR10", "CIFAR100", "SVHN", "STL10", "USPS"}
+IN_MEMORY = {*words("MNIST FashionMNIST KMNIST EMNIST QMNIST CIFAR10 CIFAR100 SVHN STL10 USPS VisionDataset")}
 _WRAPPERS = {
     "torch.utils.data.Subset",
     "torch.utils.data.ConcatDataset",
@@ -160,6 +161,7 @@ def dataset_of(analysis: Analysis, *values: Value | None) -> Dataset:
     found = [_dataset(analysis, member) for member in given]
     if not found:
         return Dataset("unknown", unpicklable=_closure_given(analysis))
+    found = [each for each in found if each.kind != "unknown"] or found  # (what is loaded again was saved here before)
     first = found[0]
     for other in found[1:]:
         first = Dataset(
@@ -586,9 +588,21 @@ def _set_by_name(analysis: Analysis, names: frozenset[str]) -> str | None:
         if isinstance(held, ast.Attribute) and held.attr in names and node.func.attr in CHANGING:  # type: ignore[union-attr]
             found.append((held, module))
     for target, module in found:
-        if not isinstance(target.value, ast.Name) or target.value.id != "self":
+        if not _is_another(analysis, target.value, module):
             return f"`{ast.unparse(target)}` is changed on line {target.lineno} of {module.path.name}"
     return None
+
+
+def _is_another(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
+    """Whether what an attribute is set of is no data set: a method's own object, a weight, options."""
+    loops = (each for each in analysis.facts.places.ancestors(node, module) if isinstance(each, ast.For))
+    if any("parameters(" in ast.unparse(each.iter) for each in loops):
+        return True
+    if not isinstance(node, ast.Name):
+        return False
+    scopes = (module.scope, *analysis.execution.scopes.values())
+    held = [each for scope in scopes for each in members(scope.names.get(node.id))]
+    return node.id == "self" or (bool(held) and all(isinstance(each, Namespace) for each in held))
 
 
 def _changing(analysis: Analysis, writing: dict[str, str | None]) -> list[tuple[ast.Call | ast.Attribute, ModuleFile]]:

@@ -220,7 +220,8 @@ def with_feeding(analysis: Analysis, found: tuple[Loader, ...], framework: Frame
         again = _is_fed_again(event)
         for site, role in _feeding(analysis, event.arguments):
             if site in known:
-                fed[site] = replace(known[site], role=role, fed="again" if again else "once")  # type: ignore[arg-type]
+                often = "again" if again else "once"
+                fed[site] = replace(known[site], role=role, fed=often, first_only=False)  # type: ignore[arg-type]
     return tuple(fed.get(loader.site, loader) for loader in found)
 
 

@@ -18,7 +18,11 @@ from turbofix.program.sites import COMPREHENSIONS, LOOPS
 from turbofix.program.values import Made, Tensor, members
 from turbofix.program.written import meaning, named_calls
 
-_DRAWN = words("torch.randint torch.randperm torch.arange torch.multinomial")
+_DRAWN = {
+    "torch": words("torch.randint torch.randperm torch.arange torch.multinomial"),
+    "numpy": words("numpy.random.randint numpy.random.choice numpy.random.permutation numpy.arange"),
+}
+_STACKS = words("torch.stack numpy.stack numpy.array")
 _NORMS = words("torch.norm torch.linalg.vector_norm")
 _EACH_ITS_OWN = words("astype long float int double to type clone")
 """Methods that do to a batch of windows what they do to each."""
@@ -30,10 +34,12 @@ def listed(analysis: Analysis) -> tuple[Listed, ...]:
     for module in analysis.execution.modules.values():
         for call, name, _ in named_calls(module.tree) if "torch" in module.text else ():
             inner = call.args[0] if call.args else None
-            if not isinstance(inner, ast.ListComp) or name != "torch.stack":
+            if not isinstance(inner, ast.ListComp) or name not in _STACKS:
                 continue
             alone = len(call.args) == 1 and not call.keywords
-            made = (_windows(analysis, call, inner, module) if alone else None) or _norms(analysis, inner, module)
+            made = (_windows(analysis, call, inner, module) if alone else None) or (
+                _norms(analysis, inner, module) if name == "torch.stack" else None
+            )
             if made is not None:
                 found.append(made)
     return tuple(sorted((*found, *_indexed(analysis), *_masked(analysis)), key=lambda each: each.site))
@@ -180,7 +186,11 @@ def _reads(node: ast.AST, names: set[str]) -> bool:
 
 
 def _windows(analysis: Analysis, call: ast.Call, inner: ast.ListComp, module: ModuleFile) -> Listed | None:
-    """``torch.stack([data[i : i + n] for i in starts])``: rows of one length that begin at each of some numbers."""
+    """``torch.stack([data[i : i + n] for i in starts])``: rows of one length that begin at each of some numbers.
+
+    Of numpy's own, only such as are drawn anew: what is cut once before the training takes no time.
+    """
+    of = (meaning(call.func, module.tree) or "").partition(".")[0]
     (round_, *more) = inner.generators
     cut = inner.elt
     numpy = False
@@ -208,11 +218,12 @@ def _windows(analysis: Analysis, call: ast.Call, inner: ast.ListComp, module: Mo
     if any(re.search(rf"\b{number}\b", each) for each in (*begin, *(each for each, n in length.items() if n))):
         return None
     starts = _text(analysis, round_.iter, module)
-    if not isinstance(round_.iter, ast.Name) or not _is_drawn(analysis, round_.iter, module):
+    if not isinstance(round_.iter, ast.Name) or not _is_drawn(analysis, round_.iter, module, of):
+        if of == "numpy":
+            return None
         starts = f"{{torch.as_tensor}}({starts})"
-    rows = f"{starts}[:, None] + {{torch.arange}}({_sum(length)})"
-    if begin:
-        rows = f"{starts}[:, None] + {{torch.arange}}({_sum(begin)}, {_sum(begin + length)})"
+    span = f"{_sum(begin)}, {_sum(begin + length)}" if begin else _sum(length)
+    rows = f"{starts}[:, None] + {{{of}.arange}}({span})"
     message = f"windows of `{dotted(cut.value)}` are cut one by one in Python, and stacked"
     told = _with(analysis, module, inner.elt, {cut.slice: f"({rows}).numpy()" if numpy else rows})
     return Listed(analysis.facts.places.site(call, module), message, told, codemod="preload-dataset")
@@ -246,13 +257,13 @@ def _sum(terms: Counter[str]) -> str:
     return text or "0"
 
 
-def _is_drawn(analysis: Analysis, name: ast.Name, module: ModuleFile) -> bool:
-    """Whether a name is only given what torch makes: a tensor of whole numbers."""
+def _is_drawn(analysis: Analysis, name: ast.Name, module: ModuleFile, of: str) -> bool:
+    """Whether a name is only given what torch, or numpy, makes: whole numbers."""
     scope = analysis.facts.places.scope(name, module)
     writes = analysis.facts.bindings.writes(scope, name.id)
     values = [each.value for each in writes if isinstance(each, ast.Assign)]
     made = [meaning(each.func, module.tree) for each in values if isinstance(each, ast.Call)]
-    return bool(made) and len(made) == len(writes) and _DRAWN.issuperset(made)
+    return bool(made) and len(made) == len(writes) and _DRAWN[of].issuperset(made)
 
 
 def _norms(analysis: Analysis, inner: ast.ListComp, module: ModuleFile) -> Listed | None:

@@ -29,9 +29,10 @@ from turbofix.regex import regex
 
 TENSORS = "torch.utils.data.TensorDataset"
 _PARTS = frozenset(("torch.utils.data.random_split", "torch.utils.data.Subset"))
+_LIBRARIES = ("torchvision.datasets.", "medmnist.")
 HEAVY = frozenset(("read", "decode", "tokenize"))
 """Work of which more than the stacking is saved where it is done once: ``cache-preprocessing`` speaks of it."""
-_SMALLEST, _ROOM = 28 * 28, 2 << 30
+_SMALLEST, _ROOM = 28 * 28, 10 << 30
 _ON_DISK = regex(r"memmap|mmap_mode|h5py|lmdb|\bload_(?:dataset|from_disk)\(")
 _LAZILY = regex(r"\.(?:set|with)_transform\(")
 _MOVES = frozenset((Framework.LIGHTNING, Framework.ACCELERATE))
@@ -77,8 +78,6 @@ def preloads(
             else _too_large(analysis, loader, passed.value) or _why_not(analysis, loader, event, change or ""),
             rows=rows,
         )
-    if steps and not any(known[site].role in ("training", "both") for site in found):
-        return ()
     above: dict[Path, Site] = {}
     for each in found.values():
         above[each.loader.path] = min(each.helper, above.get(each.loader.path, each.helper))
@@ -209,7 +208,8 @@ def _is_plain(analysis: Analysis, loader: Loader, value: Value | None) -> bool:
             return False
     if own:
         return not loader.dataset.random or not names_random(analysis)
-    published = (loader.dataset.qualname or "").startswith(("torchvision.datasets.", "medmnist."))
+    any_of = [loader.dataset] if loader.dataset.qualname else members(value)
+    published = all((getattr(each, "qualname", None) or "").startswith(_LIBRARIES) for each in any_of)
     return not loader.dataset.random and (loader.dataset.kind == "tensors" or published)
 
 
@@ -250,7 +250,7 @@ def _too_large(analysis: Analysis, loader: Loader, value: Value) -> str | None:
     if not name.startswith("torchvision.") or taken <= _ROOM:
         return None
     do = ": resize whole batches on the GPU" if pixels > native else ""
-    return f"its pictures take {taken / 1e9:.1f} gigabytes, and two are kept at most{do}"
+    return f"its pictures take {taken / 1e9:.1f} gigabytes, and ten are kept at most, on a GPU of 80{do}"
 
 
 def _change(analysis: Analysis, value: Value | None) -> str | None:
@@ -271,7 +271,7 @@ def _on_device(analysis: Analysis, loader: Loader, reading: dict[Site, list[Even
         return True
     copied = bool(loader.copies) and all(each.to.reaches_cuda for each in loader.copies)
     sites = {each.site for each in loader.copies}
-    return copied and _is_read_on_host(analysis, loader, sites, reading) is None
+    return copied and not _is_read_on_host(analysis, loader, sites, reading)
 
 
 def _why_not(analysis: Analysis, loader: Loader, event: Event, change: str) -> str | None:
@@ -338,47 +338,34 @@ def place_of_helper(analysis: Analysis, call: ast.AST, module: ModuleFile) -> Si
     return analysis.facts.places.site(holding if later or first.lineno > holding.lineno else first, module)
 
 
-def _is_read_on_host(
-    analysis: Analysis, loader: Loader, copies: set[Site], reading: dict[Site, list[Event]]
-) -> str | None:
-    """Where a batch is used as the loader hands it out, on the host."""
-    facts = analysis.facts
+def _is_read_on_host(analysis: Analysis, loader: Loader, copies: set[Site], reading: dict[Site, list[Event]]) -> bool:
+    """Whether a batch may be used as the loader hands it out, on the host."""
     loops: dict[ast.For, ModuleFile] = {}
     for event in reading.get(loader.site, ()):
-        if event.kind == "next" or not isinstance(event.node, ast.For):
-            return f"{facts.site(event).line_from(loader.site.path)} asks the loader for a batch by itself"
         around = {each.wrapper for each in unwrapped(event.receiver) if isinstance(each, Iterated)}
-        if not around <= _AROUND:
-            return f"{facts.site(event).line_from(loader.site.path)} reads it together with something else"
+        if event.kind == "next" or not isinstance(event.node, ast.For) or not around <= _AROUND:
+            return True
         loops[event.node] = event.module
-    if not loops:
-        return "where its batches are read was not seen"
-    for loop, module in loops.items():
-        problem = _on_host(analysis, loop, module, copies)
-        if problem is not None:
-            name, node = problem
-            where = facts.places.site(node, module).line_from(loader.site.path)
-            return f"{where} uses `{name}` on the host, as the loader hands it out"
-    return None
+    return not loops or any(_on_host(analysis, loop, module, copies) for loop, module in loops.items())
 
 
-def _on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[Site]) -> tuple[str, ast.AST] | None:
-    """A name of a batch, and where it is used before it was brought to the device."""
+def _on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[Site]) -> bool:
+    """Whether a part of a batch is used in a loop, or behind it, before it was brought to the device."""
     target = loop.target
     if _counts(loop.iter) and isinstance(target, ast.Tuple) and len(target.elts) == 2:
         target = target.elts[1]
     waiting = {each.id for each in targets(target) if isinstance(each, ast.Name)}
     if len(waiting) != len(list(targets(target))):
-        return "a part of the batch", loop
+        return True
     moved: set[str] = set()
     for statement in loop.body:
         for node in walk(statement):
             changed = node.target if isinstance(node, ast.AugAssign) else None
             if isinstance(changed, ast.Name) and changed.id in waiting - moved:
-                return changed.id, node
+                return True
             used = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in waiting - moved
             if used and not _is_fine(analysis, node, module, copies):  # type: ignore[arg-type]
-                return node.id, node  # type: ignore[attr-defined]
+                return True
         if isinstance(statement, ast.Assign):
             unpacked = isinstance(statement.value, ast.Name) and statement.value.id in waiting - moved
             names = {each.id for one in statement.targets for each in targets(one) if isinstance(each, ast.Name)}
@@ -386,16 +373,13 @@ def _on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[
                 waiting |= names
             elif names & waiting:
                 moved |= names
-    outside = [each for each in loop.orelse for node in walk(each) if isinstance(node, ast.Name) and node.id in waiting]
-    scope = analysis.facts.places.scope(loop, module)
+    scope, end = analysis.facts.places.scope(loop, module), loop.end_lineno or 0
     read = _reads_right_in(scope)
-    end = loop.end_lineno or 0
-    behind = [node for name in sorted(waiting - moved) for node in read.get(name, ()) if node.lineno > end]
-    for node in behind:
+    for node in (each for name in waiting - moved for each in read.get(name, ()) if each.lineno > end):
         lines = [getattr(other, "lineno", 0) for other in analysis.facts.bindings.writes(scope, node.id)]
         if not any(node.lineno >= line > end for line in lines):
-            return node.id, node
-    return ("a part of the batch", loop) if outside else None
+            return True
+    return any(isinstance(node, ast.Name) and node.id in waiting for each in loop.orelse for node in walk(each))
 
 
 @once_per_node

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.contents import change_of
+from turbofix.program.datasets import IN_MEMORY
 from turbofix.program.events import Event
 from turbofix.program.guards import globals_written
 from turbofix.program.libraries import words
@@ -24,10 +25,7 @@ _HOLDING = frozenset(
     for name in words("DataLoader TensorDataset ConcatDataset Subset RandomSampler SequentialSampler")
 )
 """What keeps what it is given, and looks at it only when it is read."""
-_FIXED = frozenset(
-    f"torchvision.datasets.{name}"
-    for name in words("MNIST FashionMNIST KMNIST EMNIST QMNIST CIFAR10 CIFAR100 SVHN STL10 Omniglot")
-)
+_FIXED = frozenset(f"torchvision.datasets.{name}" for name in IN_MEMORY)
 """Data that nobody changes."""
 _COPYING = words("WeightedRandomSampler DistributedSampler SubsetRandomSampler")
 """What copies what it is given, or counts it, when it is made."""

@@ -42,6 +42,7 @@ _TOKENIZING = regex(r"tokeni[sz]er?|numericali[sz]e|encode(?:_plus|_batch)?|conv
 _SPLITTING = words("lower split rsplit replace casefold")
 _LOADING = regex(r"(?:im|rd|dcm)?(?:load|read|open)(?:_\w+|record)?|imdecode")
 _ROWS = words("iloc loc iat")
+_SEARCHING = words("get_group groupby iterrows itertuples query sort_values xs")
 _DRAWING = words("shuffle choice choices randint randrange uniform permutation normal_ uniform_ random_ bernoulli_")
 _CHANGING = words("""
     append extend insert pop popitem remove clear update sort reverse setdefault thumbnail paste putpixel putalpha
@@ -200,7 +201,9 @@ def _of_class(
         return replace(same, reads=reads)
     if work.draws is not None and {*work.kinds} == {"items"}:
         return None  # a random transform of what lies in memory
-    drawn = f"`{work.draws}` draws random numbers for each item: put what comes before it into a function of its own"
+    drawn = f"`{work.draws}` draws random numbers for each item: "
+    table = "make arrays of its rows once, in `__init__`, and draw out of those"
+    drawn += table if {*work.kinds} == {"tables"} else "put what comes before it into a function of its own"
     return replace(same, why_not=why or drawn)
 
 
@@ -433,6 +436,8 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
             splits = attr in _SPLITTING and _loops(each.node)
             if not found and (splits or (_TOKENIZING.fullmatch(attr) and call.args)):
                 kinds.setdefault("texts", call)
+            if not found and attr in _SEARCHING:
+                kinds.setdefault("tables", call)
             if not found and attr == "transform" and call.args:  # a scaler's
                 kinds.setdefault("items", call)
             last = found[0].rpartition(".")[2] if found else attr
@@ -443,7 +448,7 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
             if last.startswith(RANDOM_TRANSFORMS) if found else attr in _DRAWING:
                 draws = draws or last
         for row in walk(each.node):
-            if isinstance(row, ast.Subscript) and isinstance(row.value, ast.Attribute) and row.value.attr in _ROWS:
+            if isinstance(row, ast.Subscript) and (getattr(row.value, "attr", "") in _ROWS or _is_searched(row)):
                 kinds.setdefault("tables", row)
     if not kinds:
         kinds = {_BY_WORK[each]: function.node for each in sorted(made.kinds) if each in _BY_WORK}
@@ -455,6 +460,12 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
         draws = "transform"
     kinds = {kind: kinds[kind] for kind in _HEAVY if kind in kinds}
     return _Work(kinds, draws, loads, tuple(made.seen.values()))
+
+
+def _is_searched(node: ast.Subscript) -> bool:
+    """Whether the rows of a table are compared to find some of them: ``table[table["id"] == id]``."""
+    compared = [each.left for each in walk(node.slice) if isinstance(each, ast.Compare)]
+    return any(isinstance(one, ast.Subscript) and dotted(one.value) == dotted(node.value) for one in compared)
 
 
 @once_per_node
@@ -472,8 +483,9 @@ def names_random(analysis: Analysis) -> bool:
 
 
 def _is_decorated(function: Function) -> str | None:
-    decorators = getattr(function.node, "decorator_list", [])
-    return f"`{function.name}` has a decorator already, `@{ast.unparse(decorators[0])}`" if decorators else None
+    decorators = [ast.unparse(each) for each in getattr(function.node, "decorator_list", [])]
+    plain = decorators in ([], ["staticmethod"])
+    return None if plain else f"`{function.name}` has a decorator already, `@{decorators[0]}`"
 
 
 def _kept_in_attribute(method: Function) -> ast.AST | None:
