@@ -9,6 +9,7 @@ import ast
 import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import field
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -19,15 +20,20 @@ from turbofix.program.facts import settled
 from turbofix.program.model import Biased, Biases, Hazard
 from turbofix.program.names import dotted
 from turbofix.program.sites import LOOPS
-from turbofix.program.values import Made, members
+from turbofix.program.values import Made, Value, members
+from turbofix.records import dataclass
 
-_POSITIONS = {f"torch.nn.Conv{kind}{dims}d": 7 for kind in ("", "Transpose") for dims in (2, 3)}
+_POSITIONS = {"torch.nn.Linear": 2} | {
+    f"torch.nn.Conv{kind}{dims}d": 7 for kind in ("", "Transpose") for dims in (1, 2, 3)
+}
 """Where ``bias`` stands among the parameters of a layer."""
 
-_NORMS = frozenset((*(f"torch.nn.BatchNorm{dims}d" for dims in (1, 2, 3)), "torch.nn.SyncBatchNorm"))
+_NORMS = frozenset(
+    (*(f"torch.nn.{kind}Norm{dims}d" for kind in ("Batch", "Instance") for dims in (1, 2, 3)), "torch.nn.SyncBatchNorm")
+)
 
 _LOADING = (
-    *("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint", "from_pretrained"),
+    *("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint"),
     *("load_state", "load_raw", "load_checkpoint", "load_checkpoint_in_model", "load_checkpoint_and_dispatch"),
 )
 
@@ -37,73 +43,156 @@ _ONE_BY_ONE = ("children", "named_children", "items", "values")
 
 def biases(analysis: Analysis) -> Biases:
     """The layers with a bias straight before a batch norm, in code that was executed."""
-    if not any("BatchNorm" in module.text for module in analysis.execution.modules.values()):
+    modules = [each for each in analysis.execution.modules.values() if re.search("BatchNorm|InstanceNorm", each.text)]
+    if not modules:
         return Biases()
-    layers: dict[int, Made] = {}
-    norms: set[int] = set()
-    with_norms: set[ModuleFile] = set()
-    chains: list[tuple[ast.Call, ModuleFile]] = []
-    for event in analysis.facts.of("make"):
-        made = [each for each in members(event.result) if isinstance(each, Made)]
-        names = {each.qualname for each in made}
-        if not isinstance(event.node, ast.Call) or len(made) != len(members(event.result)):
-            continue
-        if names and names <= _NORMS:
-            norms.add(id(event.node))
-            with_norms.add(event.module)
-        elif len(names) == 1 and _POSITIONS.keys() >= names and all(map(_has_bias, made)):
-            layers[id(event.node)] = made[0]
-        elif names == {"torch.nn.Sequential"} and not any(event.node is chain for chain, _ in chains):
-            chains.append((event.node, event.module))
+    made = _Made(analysis)
     found: dict[int, tuple[ast.expr, ast.expr, ModuleFile]] = {}
-    for chain, module in chains:
-        behind = [pair for pair in _neighbours(chain) if id(pair[0]) in layers and id(pair[1]) in norms]
-        if behind and not _is_taken_apart(analysis, chain, module):
-            found |= {id(layer): (layer, norm, module) for layer, norm in behind}
-    for module in analysis.execution.modules.values():
-        for cls in every(ast.ClassDef, module.tree) if module in with_norms else ():
-            for layer, norm in _called_in_turn(analysis, cls, layers, norms):
-                found[id(layer)] = layer, norm, module
+    for event in analysis.facts.of("make"):
+        chain, module = event.node, event.module
+        if event.name == "torch.nn.Sequential" and isinstance(chain, ast.Call) and id(chain) not in made.chains:
+            made.chains.add(id(chain))
+            behind = [pair for run in _runs(analysis, chain, module) for pair in made.pairs(run, module)]
+            if behind and not _is_taken_apart(analysis, chain, module):
+                found |= {id(layer): (layer, norm, module) for layer, norm in behind}
+    for module in modules:
+        for cls in every(ast.ClassDef, module.tree):
+            own = list(_called_in_turn(analysis, cls, made, module))
+            if any((dotted(base) or "").endswith("Sequential") for base in cls.bases):
+                told = (each.args for each in walk(cls) if isinstance(each, ast.Call) and _is_start(each))
+                own += [pair for run in told for pair in made.pairs(run, module)]
+            found |= {id(layer): (layer, norm, module) for layer, norm in own}
     places = analysis.facts.places
-    pairs = [
-        Biased(
-            places.site(layer, module), places.site(norm, module), layers[id(layer)].qualname.rpartition(".")[2],
-            _POSITIONS[layers[id(layer)].qualname],
-        )
-        for layer, norm, module in found.values()
-    ]  # fmt: skip
+    pairs = []
+    for layer, norm, module in found.values():
+        name = made.names[id(layer)]
+        kind = name.rpartition(".")[2]
+        pairs.append(Biased(places.site(layer, module), places.site(norm, module), kind, _POSITIONS[name]))
     if not pairs:
         return Biases()
     in_order = tuple(sorted(pairs, key=lambda each: each.layer))
-    return Biases(in_order, next(_needs(analysis), None) or _copied(analysis, found.values()))
+    loads = list(_loads(analysis))
+    needed = next((load for load, always in loads if always), None)
+    needed = needed or next(_needs(analysis, {each.kind for each in pairs}), None) or _copied(analysis, found.values())
+    return Biases(in_order, needed, loads[0][0] if loads else None)
 
 
-def _has_bias(made: Made) -> bool:
-    """Whether a layer is certain to have a bias."""
-    if made.arguments.open or made.arguments.star:
-        return False
+@dataclass(eq=False)
+class _Made:
+    """What expressions make: a layer with a bias, a norm, or something else."""
+
+    analysis: Analysis
+    chains: set[int] = field(default_factory=set)
+    names: dict[int, str] = field(default_factory=dict)
+
+    def values(self, node: ast.expr, module: ModuleFile) -> list[Value]:
+        """All that an expression was, wherever it was executed."""
+        scope = self.analysis.facts.places.scope(node, module)
+        frames = self.analysis.flow.frames_of(scope)
+        return [each for frame in frames for each in members(frame.values.get(node))]
+
+    def pairs(self, run: list[ast.expr], module: ModuleFile) -> Iterator[tuple[ast.Call, ast.expr]]:
+        """The layers of a run with a bias that the norm straight behind them takes out again."""
+        for first, second in itertools.pairwise(run):
+            yield from self.pair(first, second, module)
+
+    def pair(self, first: ast.expr, second: ast.expr, module: ModuleFile) -> Iterator[tuple[ast.Call, ast.expr]]:
+        """A layer before a norm; of ``a if down else b`` each that is one."""
+        norms = [value for each in _alternatives(second) for value in self.values(each, module)]
+        if not norms or not all(isinstance(each, Made) and each.qualname in _NORMS for each in norms):
+            return
+        for layer in _alternatives(first):
+            values = self.values(layer, module)
+            made = [each for each in values if isinstance(each, Made) and each.origin.node is layer]
+            names = {each.qualname for each in made}
+            if not isinstance(layer, ast.Call) or not made or len(made) < len(values) or not names <= _POSITIONS.keys():
+                continue
+            if len(names) == 1 and all(_has_bias(each, layer) for each in made):
+                (self.names[id(layer)],) = names
+                if "torch.nn.Linear" not in names or _is_as_wide(layer, second):
+                    yield layer, second
+
+
+def _is_start(call: ast.Call) -> bool:
+    """``super().__init__(...)``."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "__init__"
+
+
+def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.IfExp):
+        yield from _alternatives(node.body)
+        yield from _alternatives(node.orelse)
+    else:
+        yield node
+
+
+def _has_bias(made: Made, layer: ast.Call) -> bool:
+    """Whether a layer is certain to have a bias, and the call itself may say otherwise."""
     passed = made.arguments.get("bias", _POSITIONS[made.qualname])
-    return passed is None or (settled(passed.value) is True and isinstance(passed.node, ast.Constant))
+    if passed is None:
+        return not (made.arguments.open or made.arguments.star)
+    is_own = passed.node in (*layer.args, *(each.value for each in layer.keywords))
+    return is_own and isinstance(passed.node, ast.Constant) and settled(passed.value) is True
+
+
+def _is_as_wide(layer: ast.Call, norm: ast.expr) -> bool:
+    """Whether a batch norm counts a linear layer's results as channels, and not the positions before them."""
+    told = [next((each.value for each in layer.keywords if each.arg == "out_features"), None), *layer.args[1:2]]
+    given = [*norm.args[:1], *(each.value for each in norm.keywords)] if isinstance(norm, ast.Call) else []
+    named = dotted(norm.func) if isinstance(norm, ast.Call) else ""
+    return ast.unparse(told[-1] or layer) == ast.unparse(given[0] if given else norm) and "Instance" not in str(named)
 
 
 # --- one behind the other in a Sequential ---------------------------------------------------------------------------
 
 
-def _neighbours(chain: ast.Call) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Every two calls that stand straight behind one another in ``nn.Sequential(...)``."""
-    yield from itertools.pairwise(chain.args)
+def _runs(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> Iterator[list[ast.expr]]:
+    """What stands straight behind one another in ``nn.Sequential(...)``, or in the list that it is made of."""
+    yield chain.args
+    for each in chain.args:
+        if isinstance(each, ast.Call) and (dotted(each.func) or "").endswith("OrderedDict") and each.args:
+            pairs = getattr(each.args[0], "elts", [])
+            yield [pair.elts[-1] for pair in pairs if isinstance(pair, ast.Tuple) and pair.elts]
+        elif isinstance(each, ast.Starred) and isinstance(each.value, ast.Name):
+            scope = analysis.facts.places.scope(chain, module)
+            blocks = (getattr(node, part, None) for node in walk(scope) for part in ("body", "orelse"))
+            for block in blocks:
+                yield from _added(block, each.value.id) if isinstance(block, list) else ()
 
 
-def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> bool:
+def _added(block: list[ast.stmt], name: str) -> Iterator[list[ast.expr]]:
+    """What statements that follow one another add to a list."""
+    run: list[ast.expr] = []
+    for statement in block:
+        if not any(isinstance(each, ast.Name) and each.id == name for each in walk(statement)):
+            continue
+        value = getattr(statement, "value", None)
+        if isinstance(statement, ast.Expr) and isinstance(value, ast.Call) and len(value.args) == 1:
+            method = (dotted(value.func) or "").removeprefix(f"{name}.")
+            added = {"append": value.args, "extend": getattr(value.args[0], "elts", None)}.get(method)
+        else:
+            added = value.elts if isinstance(value, ast.List) else None
+        if added is None or isinstance(statement, ast.Assign):
+            yield run
+            run = []
+        run += added or []
+    yield run
+
+
+def _is_taken_apart(analysis: Analysis, chain: ast.expr, module: ModuleFile) -> bool:
     """Whether some of the layers may be called without those behind them: ``self.features[:4]``."""
     parents = parents_in(module.tree)
-    parent = parents.get(chain)
-    while parent is not None and not isinstance(parent, ast.stmt):
-        parent = parents.get(parent)
+    parent, child = parents.get(chain), chain
+    while isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is child):
+        parent, child = parents.get(parent), parent  # `nn.Sequential(...).to(device)`
     names = {dotted(each) for each in parent.targets} if isinstance(parent, ast.Assign) else set()
     modules = list(analysis.execution.modules.values())
-    if isinstance(parent, ast.Return):
-        return True  # whoever is given it may do so
+    if isinstance(parent, ast.Return):  # what it is called, it may be taken apart by
+        name = getattr(analysis.facts.places.function(chain, module), "name", "")
+        files = (each for each in modules if name in each.text)
+        calls = (each for file in files for each in every(ast.Assign, file.tree) if isinstance(each.value, ast.Call))
+        given = (each for each in calls if (dotted(each.value.func) or "").rpartition(".")[2] == name)  # type: ignore[attr-defined]
+        names = {dotted(target) for each in given for target in each.targets}
     if analysis.once(
         "modules are taken apart",
         lambda: any(_takes_modules_apart(each.tree) for each in modules if any(name in each.text for name in _LISTING)),
@@ -156,8 +245,8 @@ def _items_of(iterated: ast.expr) -> Iterator[str]:
 
 
 def _called_in_turn(
-    analysis: Analysis, cls: ast.ClassDef, layers: dict[int, Made], norms: set[int]
-) -> Iterator[tuple[ast.Call, ast.Call]]:
+    analysis: Analysis, cls: ast.ClassDef, made: _Made, module: ModuleFile
+) -> Iterator[tuple[ast.Call, ast.expr]]:
     """The layers of a class whose result goes to a batch norm of the class alone."""
     init = next((each for each in cls.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
     held: dict[str, list[ast.expr]] = {}
@@ -169,20 +258,12 @@ def _called_in_turn(
                     plain = init is not None and any(node is each for each in init.body)
                     held.setdefault(name, []).append(node.value if plain else ast.Constant(None))
     single = {name: values[0] for name, values in held.items() if len(values) == 1}
-    own = {name: each for name, each in single.items() if isinstance(each, ast.Call) and id(each) in layers}
-    behind = {name: each for name, each in single.items() if isinstance(each, ast.Call) and id(each) in norms}
-    if not own or not behind:
-        return
-    reads: dict[str, int] = {}
-    for node in walk(cls):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and dotted(node) in own:
-            reads[dotted(node) or ""] = reads.get(dotted(node) or "", 0) + 1
-    for name, norm in _turns(cls, own.keys(), behind.keys()):
-        if reads.get(name) == 1 and not _is_used_elsewhere(analysis, cls, name[5:]):
-            layer, second = own[name], behind[norm]
-            assert isinstance(layer, ast.Call)
-            assert isinstance(second, ast.Call)
-            yield layer, second
+    turns = list(_turns(cls, single.keys(), single.keys())) if len(single) > 1 else []
+    names = [dotted(node) for node in walk(cls) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)]
+    for name, norm in turns:
+        if names.count(name) == 1:
+            found = list(made.pair(single[name], single[norm], module))
+            yield from found if found and not _is_used_elsewhere(analysis, cls, name[5:]) else ()
 
 
 def _turns(cls: ast.ClassDef, own: Collection[str], behind: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -254,14 +335,25 @@ def _copied(analysis: Analysis, layers: Iterable[tuple[ast.expr, ast.expr, Modul
 # --- what needs the bias ----------------------------------------------------------------------------------------------
 
 
-def _needs(analysis: Analysis) -> Iterator[Hazard]:
-    """What raises without the bias, or is changed by its going."""
-    places = analysis.facts.places
+def _loads(analysis: Analysis) -> Iterator[tuple[Hazard, bool]]:
+    """Checkpoints that are loaded, and whether each start of the training loads it."""
+    facts, trained = analysis.facts, next((each.order for each in analysis.facts.of("backward")), 0)
     for module in analysis.execution.modules.values():
         for call in every(ast.Call, module.tree):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if name in _LOADING:
-                yield Hazard("a checkpoint is loaded, which may have been saved with it", places.site(call, module))
+                seen = [each for each in facts.at(call) if each.order < trained]
+                levels = [level for each in seen for level in each.control.upwards()]
+                always = seen and all(each.kind not in ("if", "try", "loop") or each.decided for each in levels)
+                why = "a checkpoint is loaded, which may have been saved with it"
+                yield Hazard(why, facts.places.site(call, module)), bool(always)
+
+
+def _needs(analysis: Analysis, kinds: set[str]) -> Iterator[Hazard]:
+    """What raises without the bias, or is changed by its going."""
+    places = analysis.facts.places
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree):
             if registers_hook(call):
                 yield Hazard("a hook may look at the result of a layer", places.site(call, module))
         for entry in every(ast.Subscript, module.tree):
@@ -274,5 +366,28 @@ def _needs(analysis: Analysis) -> Iterator[Hazard]:
                 why = "batch norms are set to evaluation, where they do not subtract the batch's mean"
                 yield Hazard(why, places.site(test, module))
         for node in every(ast.Attribute, module.tree):
-            if node.attr == "bias" and isinstance(node.ctx, ast.Load):
+            reads = node.attr == "bias" and isinstance(node.ctx, ast.Load)
+            if reads and not _is_of_others(analysis, node, module, kinds):
                 yield Hazard("the bias of layers is read, which would be None", places.site(node, module))
+
+
+def _is_of_others(analysis: Analysis, read: ast.Attribute, module: ModuleFile, kinds: set[str]) -> bool:
+    """Whether a bias is read only where there is one, or of modules of other kinds: a class's own, a norm's."""
+    if isinstance(read.value, ast.Name) and read.value.id == "self":
+        return True
+    below, words = ast.unparse(read), {"Conv" if "Conv" in each else each for each in kinds}
+    child: ast.AST = read
+    for each in analysis.facts.places.ancestors(read, module):
+        if isinstance(each, ast.Compare) and isinstance(each.ops[0], (ast.Is, ast.IsNot)):
+            return True
+        if isinstance(each, (ast.If, ast.IfExp)) and child is not each.test and child not in _otherwise(each):
+            test = ast.unparse(each.test)
+            told = re.search("isinstance|__name__|class_?name", test) is not None
+            if f"{below} is not None" in test or (told and not any(word in test for word in (*words, "Module"))):
+                return True
+        child = each
+    return False
+
+
+def _otherwise(test: ast.If | ast.IfExp) -> list[ast.AST]:
+    return [*test.orelse] if isinstance(test, ast.If) else [test.orelse]

@@ -1054,10 +1054,11 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Biases:
-    """The layers whose bias a batch norm takes out again, and the first thing in the program that needs it."""
+    """The layers whose bias a norm takes out again, the first thing in the program that needs it, or that may."""
 
     layers: tuple[Biased, ...] = ()
     needed: Hazard | None = None
+    loaded: Hazard | None = None
 
 
 @dataclass(frozen=True)
