@@ -10,16 +10,16 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import field
+from typing import cast
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, once_per_node, parents_in
+from turbofix.program.answers import every, parents_in
 from turbofix.program.compiling import registers_hook
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
 from turbofix.program.model import Biased, Biases, Hazard
 from turbofix.program.names import dotted
-from turbofix.program.sites import LOOPS
 from turbofix.program.values import Made, Value, members
 from turbofix.records import dataclass
 
@@ -36,9 +36,6 @@ _LOADING = (
     *("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint"),
     *("load_state", "load_raw", "load_checkpoint", "load_checkpoint_in_model", "load_checkpoint_and_dispatch"),
 )
-
-_LISTING = ("children", "named_children", "modules", "named_modules", "_modules")
-_ONE_BY_ONE = ("children", "named_children", "items", "values")
 
 
 def biases(analysis: Analysis) -> Biases:
@@ -179,66 +176,22 @@ def _added(block: list[ast.stmt], name: str) -> Iterator[list[ast.expr]]:
     yield run
 
 
-def _is_taken_apart(analysis: Analysis, chain: ast.expr, module: ModuleFile) -> bool:
+def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> bool:
     """Whether some of the layers may be called without those behind them: ``self.features[:4]``."""
-    parents = parents_in(module.tree)
-    parent, child = parents.get(chain), chain
+    parents, child = parents_in(module.tree), cast("ast.AST", chain)
+    parent = parents.get(chain)
     while isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is child):
-        parent, child = parents.get(parent), parent  # `nn.Sequential(...).to(device)`
+        child, parent = parent, parents.get(parent)  # `nn.Sequential(...).to(device)`
     names = {dotted(each) for each in parent.targets} if isinstance(parent, ast.Assign) else set()
-    modules = list(analysis.execution.modules.values())
+    texts = [each.text for each in analysis.execution.modules.values()]
     if isinstance(parent, ast.Return):  # what it is called, it may be taken apart by
-        name = getattr(analysis.facts.places.function(chain, module), "name", "")
-        files = (each for each in modules if name in each.text)
-        calls = (each for file in files for each in every(ast.Assign, file.tree) if isinstance(each.value, ast.Call))
-        given = (each for each in calls if (dotted(each.value.func) or "").rpartition(".")[2] == name)  # type: ignore[attr-defined]
-        names = {dotted(target) for each in given for target in each.targets}
-    if analysis.once(
-        "modules are taken apart",
-        lambda: any(_takes_modules_apart(each.tree) for each in modules if any(name in each.text for name in _LISTING)),
-    ):
-        return True
-    last = {name.rpartition(".")[2] for name in names if name is not None}
-    return any(_is_named_apart(analysis, name) for name in last)
-
-
-def _is_named_apart(analysis: Analysis, name: str) -> bool:
-    """Whether some file indexes what has a name, or goes through it."""
-    modules = analysis.execution.modules.values()
-    return analysis.once(
-        ("is taken apart", name), lambda: any(name in _taken_apart(each.tree) for each in modules if name in each.text)
-    )
-
-
-@once_per_node
-def _taken_apart(tree: ast.Module) -> frozenset[str]:
-    """The (last) names of what a file indexes, or goes through."""
-    gone_through = [getattr(loop, "iter", None) for kind in (*LOOPS, ast.comprehension) for loop in every(kind, tree)]
-    names = [name for each in gone_through if each is not None for name in _items_of(each)]
-    names += [dotted(node.value) or "" for node in every(ast.Subscript, tree)]
-    return frozenset(name.rpartition(".")[2] for name in names)
-
-
-@once_per_node
-def _takes_modules_apart(tree: ast.Module) -> bool:
-    """Whether a file indexes the list of a module's parts, whatever the module."""
-    return any(
-        isinstance(each, ast.Attribute) and each.attr in _LISTING
-        for node in every(ast.Subscript, tree)
-        for each in walk(node.value)
-    )
-
-
-def _items_of(iterated: ast.expr) -> Iterator[str]:
-    """What a loop takes its items from: ``layers``, ``enumerate(self.layers)``; not ``model.parameters()``."""
-    name = dotted(iterated)
-    if name is not None:
-        yield name
-    elif isinstance(iterated, ast.Call):
-        if isinstance(iterated.func, ast.Attribute) and iterated.func.attr in _ONE_BY_ONE:
-            yield (dotted(iterated.func.value) or "").removesuffix("._modules")
-        for each in iterated.args:
-            yield from _items_of(each)
+        made = getattr(analysis.facts.places.function(chain, module), "name", "")
+        names = {name for text in texts for name in re.findall(rf"([\w.]+) *= *(?:[\w.]+\.)?{made}\(", text)}
+    last = "|".join(re.escape(name.rpartition(".")[2]) for name in names if name)
+    part = rf"\b(?:{last})(?:\._modules)?(?:\.(?:named_)?children\(\)|\.items\(\)|\.values\(\))?"
+    apart = r"\b(?:named_)?(?:children|modules)\(\)\)*\[|\b_modules\["
+    apart += rf"|{part}\[|\bin\b[^\n]*{part}(?:[\s:,)\]]|$)" if last else ""
+    return any(re.search(apart, text) for text in texts)
 
 
 # --- one behind the other in a forward pass -------------------------------------------------------------------------
