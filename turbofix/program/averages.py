@@ -115,7 +115,7 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
     )
     if not pure or any(_names(each) & own for each in numbers):
         return None
-    if formula.weight is None and isinstance(test, ast.UnaryOp):
+    if isinstance(test, ast.UnaryOp) and (formula.weight is None or "floating_point" in ast.unparse(test)):
         return None  # the few that are not trained
     if rest and (formula.renewed or len(rest) > 1 or not _is_copy(rest[0], formula)):
         return None
@@ -144,10 +144,14 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
     kinds = set(_sources(analysis, loop, formula, frames))
     if isinstance(formula.base, ast.Subscript) and formula.renewed and not kinds & {"parameters", "state", "buffers"}:
         return None
+    unsure = unsure or kinds != {"parameters"}
+    asked, left = text(test) if test is not None else None, ast.unparse(rest[0]) if rest else None
     # `mul_` would have stopped at a whole number
     if kinds & {"state", "buffers"} and formula.summed and not formula.renewed:
-        why = "a state also holds buffers, some of which may be whole numbers and are no weights"
-    unsure = unsure or kinds != {"parameters"}
+        if test is None and body is written and len(body) == 1:
+            asked, left = f"{text(formula.base)}.is_floating_point()", " ".join(text(body[0]).split())
+        elif asked is None or "floating_point" not in asked:
+            why = "a state also holds buffers, some of which may be whole numbers and are no weights"
     return Averaging(
         loop=facts.places.site(loop, module),
         target=text(loop.target),
@@ -157,12 +161,12 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
         scale=text(formula.scale) if formula.scale is not None else None,
         weight=text(formula.weight) if formula.weight is not None else None,
         renewed=formula.renewed,
-        test=text(test) if test is not None else None,
-        rest=ast.unparse(rest[0]) if rest else None,
+        test=asked,
+        rest=left,
         done=tuple((method, text(each)) for method, each in formula.done),
         unsure=unsure,
         hollow="buffers" in kinds
-        or not (kinds & {"parameters", "state"} if test is None else _SOME_PASS.search(text(test))),
+        or not (kinds & {"parameters", "state"} if asked is None else _SOME_PASS.search(asked)),
         why_not=why,
     )
 
