@@ -46,7 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import ALL_MOVED, ON_GPU, Assumption
+from turbofix.assumptions import ALL_MOVED, ON_GPU, READ_WHOLE, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
@@ -63,7 +63,7 @@ codemod = Codemod(
     group="sync",
     risk=Risk.EXACT,
     known_as=("tensors made on the device",),
-    assumes=(ON_GPU, ALL_MOVED),
+    assumes=(ON_GPU, ALL_MOVED, READ_WHOLE),
 )
 
 OFTEN = 10
@@ -119,10 +119,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(each.site, each.message, plan=each, evidence=seen, assumes=assumes)
     for again in program.moved_again:
         goes = goes_there(program, again.to)
-        if goes is not None and not is_seldom(again.guard, kept=True):
+        if goes is not None and again.site not in told and not is_seldom(again.guard, kept=True):
+            told.add(again.site)
             message = f"`{again.name}` lies on the host, and is copied to the GPU whenever it is read"
+            if again.alike:
+                message = "the same numbers are copied from the host to the GPU in every round of this loop"
             seen = of_device(again.to, again.site)
-            yield codemod.finding(again.site, message, plan=again, evidence=seen, assumes=(*goes, ALL_MOVED))
+            assumes = (*goes, READ_WHOLE if again.alike else ALL_MOVED)
+            yield codemod.finding(again.site, message, plan=again, evidence=seen, assumes=assumes)
 
 
 def goes_there(program: TrainingProgram, to: Placement) -> tuple[Assumption, ...] | None:
@@ -146,6 +150,11 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         write(plan, edit)
         return
     if isinstance(plan, MovedAgain):
+        if plan.alike:
+            name = edit.free_name(plan.name, plan.statement)
+            edit.before(plan.statement, f"{name} = {plan.told}")
+            edit.replace(plan.site, name)
+            return
         edit.before(plan.statement, f"{plan.name} = {plan.name}.{plan.told}")
         edit.cut(plan.site, plan.moved)
         return

@@ -383,7 +383,8 @@ class MovedAgain:
     """A tensor that an object keeps on the host, and that a training copies to a GPU whenever it is read.
 
     ``site`` is the copy of ``moved`` (the attribute ``name``, or a part of it), in ``statement``; ``told`` is how the
-    copy is called, and with what.
+    copy is called, and with what. ``alike``: the loop ``statement`` computes ``told`` in every round, which could be
+    called ``name`` in front of it.
     """
 
     site: Site
@@ -393,6 +394,7 @@ class MovedAgain:
     statement: Site
     to: Placement
     guard: Guard = ALWAYS
+    alike: bool = False
 
 
 # --- what happens in a step ---------------------------------------------------------------------------------------
