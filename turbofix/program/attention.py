@@ -152,15 +152,19 @@ def _attentions(analysis: Analysis) -> Iterator[Attention]:
     }
     made |= {frame.function.node for frame in analysis.execution.frames.values() if frame.function}
     against: list[str | None] = []
+    texts = "\n".join(each.text for each in analysis.execution.modules.values())
     for module in analysis.execution.modules.values():
         if "oftmax" not in module.text:
             continue
         for call in every(ast.Call, module.tree):
             if not _is_softmax(call, module, analysis):
                 continue
-            outer = analysis.facts.places.ancestors(call, module)
+            outer = list(analysis.facts.places.ancestors(call, module))
             if not analysis.facts.at(call) and not any(each in made for each in outer):
                 continue
+            classes = [each for each in outer if isinstance(each, ast.ClassDef) and not each.decorator_list]
+            if any(len(re.findall(rf"(?<!super\()\b{each.name}\b", texts)) < len("xy") for each in classes):
+                continue  # nothing but its own definition names it
             found = _Reading(analysis, call, module).attention()
             if found is not None:
                 against = against or [_differentiates_twice(analysis)]
@@ -394,10 +398,14 @@ class _Reading:
                 if (first or parent.args[:1] == [node]) and self._drops(parent, test):
                     node = parent
                     continue
-            if isinstance(parent, ast.Attribute) and parent.value is node and parent.attr in ("permute", "transpose"):
+            if not isinstance(parent, ast.Attribute):
+                return None
+            if parent.attr in ("permute", "transpose"):
                 return self._turned_product(parent)
-            if isinstance(parent, ast.Attribute) and parent.value is node and parent.attr in _CASTS:
-                called = self.places.parent(parent, self.module)
+            called = self.places.parent(parent, self.module)
+            if parent.attr in ("matmul", "bmm") and isinstance(called, ast.Call) and called.func is parent:
+                return called, (self._operand_of(called.args[0]), "")
+            if parent.attr in _CASTS:
                 if isinstance(called, ast.Call):
                     self.certain = False
                     node = called
