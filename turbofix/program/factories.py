@@ -152,7 +152,7 @@ def moved_again(analysis: Analysis, steps: Iterable[Step]) -> tuple[MovedAgain, 
         if not isinstance(kept, ast.Attribute) or name is None or scope is None or event.arguments is None:
             continue
         plain = isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign))
-        inner = (*COMPREHENSIONS, ast.Lambda)
+        inner = (*COMPREHENSIONS, ast.Lambda, ast.IfExp, ast.BoolOp)  # which may not come to it
         if not plain or any(isinstance(each, inner) and node in set(walk(each)) for each in walk(statement)):  # type: ignore[arg-type]
             continue
         around = loops & {places.site(each.node, each.module) for each in facts.loops(event)}
@@ -387,7 +387,8 @@ class _Making:
             return False
         told = [*node.args, *(each.value for each in node.keywords)]
         if whole in _JOINING or whole in _AROUND:
-            self.leaf = self.leaf or (whole in _AROUND and len(told) > 1)
+            takes = given.get("requires_grad", 1)
+            self.leaf = self.leaf or (whole in _AROUND and takes is not None and not _is_false(takes.value))
             self.packed = self.packed or whole in _JOINING
             parts = node.args[0].elts if node.args and isinstance(node.args[0], (ast.List, ast.Tuple)) else told[:1]
             return self._operands([*parts, *told[1:]])
