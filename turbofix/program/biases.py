@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import cast
 
@@ -201,72 +201,36 @@ def _called_in_turn(
     analysis: Analysis, cls: ast.ClassDef, made: _Made, module: ModuleFile
 ) -> Iterator[tuple[ast.Call, ast.expr]]:
     """The layers of a class whose result goes to a batch norm of the class alone."""
-    init = next((each for each in cls.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
-    held: dict[str, list[ast.expr]] = {}
-    for node in walk(cls):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                name = dotted(target) or ""
-                if name.startswith("self.") and name.count(".") == 1:
-                    plain = init is not None and any(node is each for each in init.body)
-                    held.setdefault(name, []).append(node.value if plain else ast.Constant(None))
-    single = {name: values[0] for name, values in held.items() if len(values) == 1}
-    turns = list(_turns(cls, single.keys(), single.keys())) if len(single) > 1 else []
-    names = [dotted(node) for node in walk(cls) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)]
-    for name, norm in turns:
-        if names.count(name) == 1:
+    init = next((each.body for each in cls.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), [])
+    writes = [(dotted(target), each) for each in walk(cls) if isinstance(each, ast.Assign) for target in each.targets]
+    names = [name for name, _ in writes]
+    single = {name: each.value for name, each in writes if each in init and names.count(name) == 1}
+    reads = [dotted(node) for node in walk(cls) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)]
+    texts = [each.text for each in analysis.execution.modules.values()]
+    for name, norm in _turns(cls) if len(single) > 1 else ():
+        if name in single and norm in single and reads.count(name) == 1:
             found = list(made.pair(single[name], single[norm], module))
-            yield from found if found and not _is_used_elsewhere(analysis, cls, name[5:]) else ()
+            own = (name or "").rpartition(".")[2]
+            elsewhere = re.compile(rf"(?<!\bself)(?<!from )\.{own}\b|^ *class \w+\(.*\b{cls.name}\b", re.MULTILINE)
+            yield from found if found and not any(map(elsewhere.search, texts)) else ()
 
 
-def _turns(cls: ast.ClassDef, own: Collection[str], behind: Collection[str]) -> Iterator[tuple[str, str]]:
+def _turns(cls: ast.ClassDef) -> Iterator[tuple[str | None, str | None]]:
     """``self.norm(self.conv(x))``, and ``x = self.conv(x)`` with ``x = self.norm(x)`` as the next statement."""
     for node in walk(cls):
-        if isinstance(node, ast.Call) and len(node.args) == 1 and dotted(node.func) in behind:
-            inner = node.args[0]
-            if isinstance(inner, ast.Call) and dotted(inner.func) in own:
-                yield dotted(inner.func) or "", dotted(node.func) or ""
+        if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Call):
+            yield dotted(node.args[0].func), dotted(node.func)
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            statements = block if isinstance(block, list) else []
-            for first, second in itertools.pairwise(statements):
-                if isinstance(first, ast.Assign) and isinstance(first.value, ast.Call):
-                    name, norm = dotted(first.value.func) or "", _norm_of(first, second, behind)
-                    if name in own and norm is not None:
-                        yield name, norm
-
-
-def _norm_of(first: ast.Assign, second: ast.stmt, behind: Collection[str]) -> str | None:
-    """The norm that takes what a statement sets, where nothing else ever does."""
-    target = first.targets[0]
-    if len(first.targets) != 1 or not isinstance(target, ast.Name):
-        return None
-    if isinstance(second, ast.Assign):
-        again = [dotted(each) for each in second.targets]
-        value: ast.expr | None = second.value if again == [target.id] else None
-    else:
-        value = second.value if isinstance(second, ast.Return) else None
-    if value is None:
-        return None
-    nodes = list(walk(value))
-    if sum(isinstance(each, ast.Name) and each.id == target.id for each in nodes) != 1:
-        return None
-    for each in nodes:
-        given = each.args[0] if isinstance(each, ast.Call) and len(each.args) == 1 else None
-        if isinstance(given, ast.Name) and given.id == target.id and isinstance(each, ast.Call):
-            return dotted(each.func) if dotted(each.func) in behind else None
-    return None
-
-
-def _is_used_elsewhere(analysis: Analysis, cls: ast.ClassDef, name: str) -> bool:
-    """Whether other code reaches a layer of a class by its name, or derives from the class."""
-    for module in analysis.execution.modules.values():
-        for node in every(ast.Attribute, module.tree):
-            if node.attr == name and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
-                return True
-        for other in every(ast.ClassDef, module.tree):
-            if any((dotted(base) or "").rpartition(".")[2] == cls.name for base in other.bases):
-                return True
-    return False
+            for first, second in itertools.pairwise(block) if isinstance(block, list) else ():
+                name = dotted(first.targets[0]) if isinstance(first, ast.Assign) else None
+                again = isinstance(second, ast.Assign) and [*map(dotted, second.targets)] == [name]
+                called = first.value if name is not None and (again or isinstance(second, ast.Return)) else None
+                if not isinstance(called, ast.Call):
+                    continue
+                nodes = list(walk(second))
+                calls = [each for each in nodes if isinstance(each, ast.Call) and [*map(dotted, each.args)] == [name]]
+                if len(calls) == [getattr(each, "id", "") for each in nodes].count(name) - again == 1:
+                    yield dotted(called.func), dotted(calls[0].func)
 
 
 def _copied(analysis: Analysis, layers: Iterable[tuple[ast.expr, ast.expr, ModuleFile]]) -> Hazard | None:
@@ -333,14 +297,10 @@ def _is_of_others(analysis: Analysis, read: ast.Attribute, module: ModuleFile, k
     for each in analysis.facts.places.ancestors(read, module):
         if isinstance(each, ast.Compare) and isinstance(each.ops[0], (ast.Is, ast.IsNot)):
             return True
-        if isinstance(each, (ast.If, ast.IfExp)) and child is not each.test and child not in _otherwise(each):
+        if isinstance(each, ast.If) and child in each.body:
             test = ast.unparse(each.test)
             told = re.search("isinstance|__name__|class_?name", test) is not None
             if f"{below} is not None" in test or (told and not any(word in test for word in (*words, "Module"))):
                 return True
         child = each
     return False
-
-
-def _otherwise(test: ast.If | ast.IfExp) -> list[ast.AST]:
-    return [*test.orelse] if isinstance(test, ast.If) else [test.orelse]

@@ -15,7 +15,7 @@ from turbofix.program.loaders import loader_sites, started_anew
 from turbofix.program.model import FirstBatch, MovedAgain, Rebuilt, Step
 from turbofix.program.names import dotted, loads, names_of, stores
 from turbofix.program.preloading import place_of_helper
-from turbofix.program.sites import COMPREHENSIONS, LOOPS
+from turbofix.program.sites import LOOPS
 from turbofix.program.values import Const, Made, Sequence, Tensor, members
 from turbofix.records import dataclass
 
@@ -109,22 +109,14 @@ def _is_of_host(analysis: Analysis, event: Event, node: ast.expr) -> bool:
 
 def _is_alike(analysis: Analysis, node: ast.Call, loop: ast.AST, event: Event) -> bool:
     """Whether each round of a loop computes an expression, and has the same result, which nothing changes in place."""
-    places, module, frames = analysis.facts.places, event.module, analysis.facts.frames(event)
-    plain = (ast.expr, ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.With, ast.keyword, *LOOPS)
-    below: ast.AST = node
-    for each in places.ancestors(node, module):
-        if each is loop:
-            break
-        chosen = isinstance(each, (ast.IfExp, ast.BoolOp, ast.Lambda, *COMPREHENSIONS))
-        if chosen or not isinstance(each, plain) or below in getattr(each, "orelse", ()):
-            return False
-        below = each
+    if analysis.guards.guard(event, loop).kind != "always":
+        return False
+    frames, statement = analysis.facts.frames(event), analysis.facts.places.statement(node, event.module)
     names = list(loads(node))
     if any(_begins(dotted(each) or "", stored) for each in names for stored, _ in stores(loop)):
         return False
     if any(analysis.guards.counts(each, frames, loop) for each in names):
         return False
-    statement = places.statement(node, module)
     given = statement.targets if isinstance(statement, ast.Assign) and statement.value is node else []
     held = [each for each in (*names, *given) if isinstance(each, (ast.Name, ast.Attribute))]
     return _change(analysis, loop, node, held, event) is None
