@@ -22,12 +22,13 @@ Use instead
     that returns it gets a parameter ``device=None``. What numpy makes of numbers (``np.triu``, ``np.tile``) torch
     makes. Where ``if use_cuda:`` decides over the copy, it chooses: ``device="cuda" if use_cuda else "cpu"``.
     A tensor that an object keeps on the host, and that is copied whenever it is read, stays on the device from its
-    first copy on. ``x[range(n), labels]`` is indexed with a range of the device.
+    first copy on. What a loop copies alike in every round (``torch.tensor(rows).to(device)``) is copied once, in front
+    of it. ``x[range(n), labels]`` is indexed with a range of the device.
 
 When refused
-    Nothing is said of set-up code, and of what holds data of the host (``torch.tensor(rows).to(device)``): told the
-    device, the call makes the same copy. It is refused
+    Nothing is said of set-up code. It is refused
 
+    - where a step copies other data of the host each time: told the device, the call makes the same copy;
     - where something else uses the tensor on the host, or it takes gradients;
     - where a generator of the host's draws it, or ``.cuda(gpu)`` may be given None;
     - where the device is known only below: choose it earlier;

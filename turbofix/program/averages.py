@@ -373,19 +373,11 @@ def _returned(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...], ten
 
 def _called(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...]) -> Function | None:
     """The one function of the program that a call runs."""
-    found = {
-        id(each.node): each
-        for each in (
-            value.function if isinstance(value, Bound) else value
-            for value in members(analysis.facts.evaluate(call.func, frames))
-        )
-        if isinstance(each, Function)
-    }
     values = members(analysis.facts.evaluate(call.func, frames))
-    if len(found) != 1 or not all(isinstance(each, (Function, Bound)) for each in values):
-        return None
-    (only,) = found.values()
-    return only if isinstance(only.node, ast.FunctionDef) else None
+    found = [value.function if isinstance(value, Bound) else value for value in values]
+    known = [each for each in found if isinstance(each, Function)]
+    alone = len(known) == len(found) and len({id(each.node) for each in known}) == 1
+    return known[0] if alone and isinstance(known[0].node, ast.FunctionDef) else None
 
 
 # --- the formula --------------------------------------------------------------------------------------------------

@@ -79,23 +79,16 @@ def copied_alike(analysis: Analysis, steps: Iterable[Step]) -> Iterator[MovedAga
         if event.name not in _MOVES or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         around: list[ast.AST] = []
-        for loop in frames[-1].loops[::-1] if frames and _is_of_host(analysis, event, node.func.value) else ():
-            if not _is_alike(analysis, node, loop, event):
+        for each in frames[-1].loops[::-1] if frames and _is_of_host(analysis, event, node.func.value) else ():
+            if not _is_alike(analysis, node, each, event):
                 break
-            around.append(loop)
+            around.append(each)
         if training & {places.site(each, module) for each in around}:
             inside = (each for call in _calls(node.func.value) for one in call.args for each in walk(one))
             read = [each.id for each in (node.func.value, *inside) if isinstance(each, ast.Name)]
             name = f"{read[0]}_on_device" if read else "constants"
-            yield MovedAgain(
-                site=facts.site(event),
-                moved=facts.site(event),
-                name=name,
-                told=places.text(node, module),
-                statement=places.site(around[-1], module),
-                to=analysis.devices.of_transfer(event),
-                alike=True,
-            )
+            site, loop, to = facts.site(event), places.site(around[-1], module), analysis.devices.of_transfer(event)
+            yield MovedAgain(site, site, name, places.text(node, module), loop, to, alike=True)
 
 
 def _is_of_host(analysis: Analysis, event: Event, node: ast.expr) -> bool:
