@@ -30,8 +30,10 @@ _KERNELS = re.compile(
     r"flash_attn|memory_efficient_attention|flex_attention|xformers\.ops"
 )
 _HIGHER = re.compile(
-    r"\b((?:torch\.func|functorch)(?!\.(?:vmap|functional_call|stack_module_state)\b)|"
-    r"autograd\.functional|forward_ad|higher|learn2learn|torchmeta|torchopt)\b"
+    r"^ *(?:import|from) .*\b(?:functorch|higher|learn2learn|torchmeta|torchopt|forward_ad)\b|"
+    r"\bautograd(?:\.| import )functional\b|"
+    r"\btorch(?:\.| import )func\b(?!(?:\.| import )(?:vmap|functional_call|stack_module_state)\b)",
+    re.MULTILINE,
 )
 _FLATTENING = frozenset(("view", "reshape", "flatten"))
 """What makes positions, which come last, of a picture's rows and columns."""
@@ -179,17 +181,9 @@ def _differentiates_twice(analysis: Analysis) -> str | None:
         if creates_graph(event):
             line = analysis.facts.site(event).line
             return f"gradients are differentiated once more (line {line}), which torch's fused kernels cannot"
-    if any(_imports_higher(each.tree) for each in analysis.execution.modules.values()):
+    if any(_HIGHER.search(each.text) for each in analysis.execution.modules.values()):
         return "the program transforms functions or their gradients, which torch's fused kernels do not follow"
     return None
-
-
-@once_per_node
-def _imports_higher(tree: ast.Module) -> bool:
-    """Whether an import, or a dotted name, brings what transforms functions."""
-    brought = [alias.name for each in every(ast.Import, tree) for alias in each.names]
-    brought += [f"{each.module}.{alias.name}" for each in every(ast.ImportFrom, tree) for alias in each.names]
-    return any(map(_HIGHER.search, [*brought, *filter(None, map(dotted, every(ast.Attribute, tree)))]))
 
 
 def _is_softmax(call: ast.Call, module: ModuleFile, analysis: Analysis) -> bool:

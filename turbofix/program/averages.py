@@ -32,6 +32,8 @@ from turbofix.records import dataclass
 _STATES = {"state_dict": "state", "buffers": "buffers", "named_buffers": "buffers"}
 _SOME_PASS = re.compile(r"requires_grad|floating_point")
 """What is asked of parameters, and some of those that are trained pass."""
+_PLACE = re.compile(r"(?:[A-Za-z_]\w*|[\w.]+\[[A-Za-z_]\w*\])(?:\.data|\.grad|\.detach\(\))*")
+_CUT = re.compile(r"(?:\.data|\.detach\(\)|\.clone\([^()]*\))+$")
 _PLAIN = (Const, Option, Computed, Host)
 
 
@@ -125,7 +127,7 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
     if any(_is_read_behind(analysis, name, loop, frames[-1]) for name in inside):
         return None
 
-    def text(node: ast.expr) -> str:
+    def text(node: ast.AST) -> str:
         """The source of what stands in the loop; what was put together of several places is written anew."""
         if body is not written and loop not in facts.places.ancestors(node, module):
             return ast.unparse(node)
@@ -227,15 +229,7 @@ def _names(node: ast.AST) -> set[str]:
 
 def _is_place(node: ast.expr) -> bool:
     """``p``, ``p.data``, ``p.grad``, ``p.detach()``, ``kept[name].data``: what names a tensor and does nothing."""
-    if isinstance(node, ast.Name):
-        return True
-    if isinstance(node, ast.Attribute):
-        return node.attr in ("data", "grad") and _is_place(node.value)
-    if isinstance(node, ast.Subscript):
-        return dotted(node.value) is not None and isinstance(node.slice, ast.Name)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr == "detach" and not node.args and not node.keywords and _is_place(node.func.value)
-    return False
+    return _PLACE.fullmatch(ast.unparse(node)) is not None
 
 
 def _sources(analysis: Analysis, loop: ast.For, formula: Formula, frames: tuple[Frame, ...]) -> Iterator[str]:
@@ -513,11 +507,4 @@ def _product(node: ast.expr, own: set[str]) -> tuple[ast.expr, ast.expr] | None:
 
 def _bare(node: ast.expr) -> str:
     """A place without ``.data``, ``.detach()`` and ``.clone()``."""
-    while isinstance(node, (ast.Attribute, ast.Call)):
-        if isinstance(node, ast.Attribute) and node.attr == "data":
-            node = node.value
-        elif isinstance(node, ast.Call) and (called := _method(node, "detach") or _method(node, "clone")):
-            (node,) = called
-        else:
-            break
-    return ast.unparse(node)
+    return _CUT.sub("", ast.unparse(node))
