@@ -1184,14 +1184,8 @@ def _changed_in_place(statements: list[ast.stmt]) -> set[str]:
 
 def _is_changed_in_place(analysis: Analysis, name: str) -> bool:
     """Whether the program writes into an attribute of this name, or calls what does."""
-    for module in analysis.execution.modules.values():
-        for each in every(ast.Attribute, module.tree) if name in module.text else ():
-            parent = analysis.facts.places.parent(each, module) if each.attr == name else None
-            if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
-                return True
-            if isinstance(parent, ast.Attribute) and parent.attr.endswith("_"):
-                return True
-    return False
+    changed = re.compile(rf"\.{name}(?:\[[^\]]*\] *[-+*/]?=[^=]|(?:\.data)?\.\w+_\()")
+    return any(changed.search(module.text) for module in analysis.execution.modules.values())
 
 
 def _attribute_read(analysis: Analysis, name: str) -> str | None:

@@ -17,7 +17,6 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, parents_in
 from turbofix.program.compiling import registers_hook
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import settled
 from turbofix.program.model import Biased, Biases, Hazard
 from turbofix.program.names import dotted
 from turbofix.program.values import Made, Value, members
@@ -41,11 +40,9 @@ _LOADING = (
 def biases(analysis: Analysis) -> Biases:
     """The layers with a bias straight before a batch norm, in code that was executed."""
     modules = [each for each in analysis.execution.modules.values() if re.search("BatchNorm|InstanceNorm", each.text)]
-    if not modules:
-        return Biases()
     made = _Made(analysis)
     found: dict[int, tuple[ast.expr, ast.expr, ModuleFile]] = {}
-    for event in analysis.facts.of("make"):
+    for event in analysis.facts.of("make") if modules else ():
         chain, module = event.node, event.module
         if event.name == "torch.nn.Sequential" and isinstance(chain, ast.Call) and id(chain) not in made.chains:
             made.chains.add(id(chain))
@@ -56,15 +53,15 @@ def biases(analysis: Analysis) -> Biases:
         for cls in every(ast.ClassDef, module.tree):
             own = list(_called_in_turn(analysis, cls, made, module))
             if any((dotted(base) or "").endswith("Sequential") for base in cls.bases):
-                told = (each.args for each in walk(cls) if isinstance(each, ast.Call) and _is_start(each))
-                own += [pair for run in told for pair in made.pairs(run, module)]
+                calls = (each for each in walk(cls) if isinstance(each, ast.Call))  # `super().__init__(...)`
+                runs = (each.args for each in calls if getattr(each.func, "attr", "") == "__init__")
+                own += [pair for run in runs for pair in made.pairs(run, module)]
             found |= {id(layer): (layer, norm, module) for layer, norm in own}
     places = analysis.facts.places
     pairs = []
     for layer, norm, module in found.values():
-        name = made.names[id(layer)]
-        kind = name.rpartition(".")[2]
-        pairs.append(Biased(places.site(layer, module), places.site(norm, module), kind, _POSITIONS[name]))
+        name, site = made.names[id(layer)], places.site(layer, module)
+        pairs.append(Biased(site, places.site(norm, module), name.rpartition(".")[2], _POSITIONS[name]))
     if not pairs:
         return Biases()
     in_order = tuple(sorted(pairs, key=lambda each: each.layer))
@@ -110,11 +107,6 @@ class _Made:
                     yield layer, second
 
 
-def _is_start(call: ast.Call) -> bool:
-    """``super().__init__(...)``."""
-    return isinstance(call.func, ast.Attribute) and call.func.attr == "__init__"
-
-
 def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
     if isinstance(node, ast.IfExp):
         yield from _alternatives(node.body)
@@ -128,8 +120,8 @@ def _has_bias(made: Made, layer: ast.Call) -> bool:
     passed = made.arguments.get("bias", _POSITIONS[made.qualname])
     if passed is None:
         return not (made.arguments.open or made.arguments.star)
-    is_own = passed.node in (*layer.args, *(each.value for each in layer.keywords))
-    return is_own and isinstance(passed.node, ast.Constant) and settled(passed.value) is True
+    told = [*layer.args, *(each.value for each in layer.keywords)]
+    return passed.node in told and getattr(passed.node, "value", None) is True
 
 
 def _is_as_wide(layer: ast.Call, norm: ast.expr) -> bool:
@@ -236,16 +228,16 @@ def _turns(cls: ast.ClassDef) -> Iterator[tuple[str | None, str | None]]:
 def _copied(analysis: Analysis, layers: Iterable[tuple[ast.expr, ast.expr, ModuleFile]]) -> Hazard | None:
     """A class of the layers that stands once more in a file of the project that this program does not import."""
     places, execution = analysis.facts.places, analysis.execution
-    above = [each for layer, _, module in layers for each in places.ancestors(layer, module)]
+    layer, _, home = next(iter(layers))
+    above = [each for node, _, module in layers for each in places.ancestors(node, module)]
     found = [each.name for each in above if isinstance(each, ast.ClassDef)]
-    again = re.compile(rf"^class (?:{'|'.join(found)})\b.*?BatchNorm", re.MULTILINE | re.DOTALL)
+    again = re.compile(rf"^class (?:{'|'.join(found)})\b.*?(?:Batch|Instance)Norm", re.MULTILINE | re.DOTALL)
     known = {path.absolute() for path in execution.modules}
     for path in execution.beside() if found else ():
         text = execution.read(path) or "" if path.absolute() not in known else ""
         if "backward(" not in text and again.search(text):  # else a training of its own
-            layer, _, module = next(iter(layers))
             copy = f"a copy of the class in {path.parent.name}/{path.name}"
-            return Hazard(f"{copy} keeps it: what is trained without does not load there", places.site(layer, module))
+            return Hazard(f"{copy} keeps it: what is trained without does not load there", places.site(layer, home))
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import field, replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Arguments, Event, Passed
-from turbofix.program.facts import Frame, qualnames
+from turbofix.program.facts import Frame, constants, qualnames
 from turbofix.program.libraries import FROM_HOST, words
 from turbofix.program.model import Creation, Guard, Helper, Made, MovedAgain, Placement, Step
 from turbofix.program.names import dotted, parameters, stores
@@ -623,8 +623,7 @@ class _Making:
                 return "the call unpacks a mapping that may hold `device` already"
         if self.leaf:
             return "it takes gradients where it is made, on the host, and what is copied from it has none of its own"
-        told = _all(passed.value) if passed is not None and event.name == "cuda" else ()
-        if any(isinstance(each, Const) and each.value is None for each in told):
+        if passed is not None and event.name == "cuda" and None in constants(passed.value):
             return "the device may be None, which is the current GPU here and the host where a tensor is made"
         if self.reasons:
             return self.reasons[0]
@@ -825,10 +824,3 @@ def _is_kept(statement: ast.AST | None) -> bool:
     if isinstance(statement, ast.Assign):
         return any(isinstance(each, (ast.Attribute, ast.Subscript)) for each in statement.targets)
     return isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Attribute)
-
-
-def _all(value: Value) -> Iterator[Value]:
-    for each in members(value):
-        yield each
-        if isinstance(each, Option):
-            yield from members(each.default)
