@@ -122,10 +122,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         goes = goes_there(program, again.to)
         if goes is not None and again.site not in told and not is_seldom(again.guard, kept=True):
             told.add(again.site)
-            message = f"`{again.name}` lies on the host, and is copied to the GPU whenever it is read"
-            if again.alike:
-                message = "the same numbers are copied from the host to the GPU in every round of this loop"
-            seen = of_device(again.to, again.site)
+            lies = f"`{again.name}` lies on the host, and is copied to the GPU whenever it is read"
+            same = "the same numbers are copied from the host to the GPU in every round of this loop"
+            message, seen = same if again.alike else lies, of_device(again.to, again.site)
             assumes = (*goes, READ_WHOLE if again.alike else ALL_MOVED)
             yield codemod.finding(again.site, message, plan=again, evidence=seen, assumes=assumes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 from turbofix.nodes import walk
@@ -106,11 +107,13 @@ def _is_alike(analysis: Analysis, node: ast.Call, loop: ast.AST, event: Event) -
         return False
     frames, statement = analysis.facts.frames(event), analysis.facts.places.statement(node, event.module)
     names = list(loads(node))
+    heads = "|".join({each.id for each in walk(node.func) if isinstance(each, ast.Name)} or " ")
+    learned = re.compile(rf"\b(?:{heads})(?:\b[^=\n]*=.*(?:requires_grad|Parameter\()|\.requires_grad)")
     if any(_begins(dotted(each) or "", stored) for each in names for stored, _ in stores(loop)):
         return False
-    if any(analysis.guards.counts(each, frames, loop) for each in names):
+    if learned.search(event.module.text) or any(analysis.guards.counts(each, frames, loop) for each in names):
         return False
-    given = statement.targets if isinstance(statement, ast.Assign) and statement.value is node else []
+    given = getattr(statement, "targets", []) if getattr(statement, "value", None) is node else []
     held = [each for each in (*names, *given) if isinstance(each, (ast.Name, ast.Attribute))]
     return _change(analysis, loop, node, held, event) is None
 
