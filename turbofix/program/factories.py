@@ -111,6 +111,7 @@ def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> 
     return tuple(sorted(kept, key=lambda each: each.site))
 
 
+_INNER = (*COMPREHENSIONS, ast.Lambda, ast.IfExp, ast.BoolOp)  # which may not come to what lies in them
 _PASSES = frozenset(("forward", "training_step", "compute_loss"))
 
 
@@ -152,8 +153,8 @@ def moved_again(analysis: Analysis, steps: Iterable[Step]) -> tuple[MovedAgain, 
         if not isinstance(kept, ast.Attribute) or name is None or scope is None or event.arguments is None:
             continue
         plain = isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign))
-        inner = (*COMPREHENSIONS, ast.Lambda, ast.IfExp, ast.BoolOp)  # which may not come to it
-        if not plain or any(isinstance(each, inner) and node in set(walk(each)) for each in walk(statement)):  # type: ignore[arg-type]
+        inside = [each for each in walk(statement) if isinstance(each, _INNER) and node in walk(each)] if plain else []  # type: ignore[arg-type]
+        if not plain or any(ast.unparse(getattr(each, "test", node)) != f"{name} is not None" for each in inside):
             continue
         around = loops & {places.site(each.node, each.module) for each in facts.loops(event)}
         if not around and _pass_of(analysis, event) is None:
@@ -169,7 +170,7 @@ def moved_again(analysis: Analysis, steps: Iterable[Step]) -> tuple[MovedAgain, 
                 places.site(node, module),
                 places.site(copied.value, module),
                 name,
-                f"{copied.attr}({given})",
+                f"{copied.attr}({given})" + f" if {name} is not None else None" * bool(inside),
                 places.site(statement, module),  # type: ignore[arg-type]
                 analysis.devices.of_transfer(event),
                 _guard(analysis, event, None),

@@ -103,15 +103,14 @@ def _is_of_host(analysis: Analysis, event: Event, node: ast.expr) -> bool:
 
 def _is_alike(analysis: Analysis, node: ast.Call, loop: ast.AST, event: Event) -> bool:
     """Whether each round of a loop computes an expression, and has the same result, which nothing changes in place."""
-    if analysis.guards.guard(event, loop).kind != "always":
-        return False
     frames, statement = analysis.facts.frames(event), analysis.facts.places.statement(node, event.module)
     names = list(loads(node))
     heads = "|".join({each.id for each in walk(node.func) if isinstance(each, ast.Name)} or " ")
     learned = re.compile(rf"\b(?:{heads})(?:\b[^=\n]*=.*(?:requires_grad|Parameter\()|\.requires_grad)")
     if any(_begins(dotted(each) or "", stored) for each in names for stored, _ in stores(loop)):
         return False
-    if learned.search(event.module.text) or any(analysis.guards.counts(each, frames, loop) for each in names):
+    always = analysis.guards.guard(event, loop).kind == "always" and not learned.search(event.module.text)
+    if not always or any(analysis.guards.counts(each, frames, loop) for each in names):
         return False
     given = getattr(statement, "targets", []) if getattr(statement, "value", None) is node else []
     held = [each for each in (*names, *given) if isinstance(each, (ast.Name, ast.Attribute))]
