@@ -22,12 +22,13 @@ Use instead
     that returns it gets a parameter ``device=None``. What numpy makes of numbers (``np.triu``, ``np.tile``) torch
     makes. Where ``if use_cuda:`` decides over the copy, it chooses: ``device="cuda" if use_cuda else "cpu"``.
     A tensor that an object keeps on the host, and that is copied whenever it is read, stays on the device from its
-    first copy on. ``x[range(n), labels]`` is indexed with a range of the device.
+    first copy on. What a loop copies alike in every round (``torch.tensor(rows).to(device)``) is copied once, in front
+    of it. ``x[range(n), labels]`` is indexed with a range of the device.
 
 When refused
-    Nothing is said of set-up code, and of what holds data of the host (``torch.tensor(rows).to(device)``): told the
-    device, the call makes the same copy. It is refused
+    Nothing is said of set-up code. It is refused
 
+    - where a step copies other data of the host each time: told the device, the call makes the same copy;
     - where something else uses the tensor on the host, or it takes gradients;
     - where a generator of the host's draws it, or ``.cuda(gpu)`` may be given None;
     - where the device is known only below: choose it earlier;
@@ -46,7 +47,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import ALL_MOVED, ON_GPU, Assumption
+from turbofix.assumptions import ALL_MOVED, ON_GPU, READ_WHOLE, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
@@ -63,7 +64,7 @@ codemod = Codemod(
     group="sync",
     risk=Risk.EXACT,
     known_as=("tensors made on the device",),
-    assumes=(ON_GPU, ALL_MOVED),
+    assumes=(ON_GPU, ALL_MOVED, READ_WHOLE),
 )
 
 OFTEN = 10
@@ -119,10 +120,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(each.site, each.message, plan=each, evidence=seen, assumes=assumes)
     for again in program.moved_again:
         goes = goes_there(program, again.to)
-        if goes is not None and not is_seldom(again.guard, kept=True):
-            message = f"`{again.name}` lies on the host, and is copied to the GPU whenever it is read"
-            seen = of_device(again.to, again.site)
-            yield codemod.finding(again.site, message, plan=again, evidence=seen, assumes=(*goes, ALL_MOVED))
+        if goes is not None and again.site not in told and not is_seldom(again.guard, kept=True):
+            told.add(again.site)
+            lies = f"`{again.name}` lies on the host, and is copied to the GPU whenever it is read"
+            same = "the same numbers are copied from the host to the GPU in every round of this loop"
+            message, seen = same if again.alike else lies, of_device(again.to, again.site)
+            assumes = (*goes, READ_WHOLE if again.alike else ALL_MOVED)
+            yield codemod.finding(again.site, message, plan=again, evidence=seen, assumes=assumes)
 
 
 def goes_there(program: TrainingProgram, to: Placement) -> tuple[Assumption, ...] | None:
@@ -146,6 +150,11 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         write(plan, edit)
         return
     if isinstance(plan, MovedAgain):
+        if plan.alike:
+            name = edit.free_name(plan.name, plan.statement)
+            edit.before(plan.statement, f"{name} = {plan.told}")
+            edit.replace(plan.site, name)
+            return
         edit.before(plan.statement, f"{plan.name} = {plan.name}.{plan.told}")
         edit.cut(plan.site, plan.moved)
         return

@@ -20,16 +20,16 @@ Use instead
         torch._foreach_add_(averages, weights, alpha=1 - 0.999)
 
     ``lerp_`` (and ``kept.sub_((1 - d) * (kept - p))``), ``copy_``, ``clamp_`` and ``mul_`` (of gradients, too) have a
-    call of their own; norms that are taken in a list have ``torch._foreach_norm``. Where it gives the weights other
-    memory (``kept.data = ...``, ``state[name] = ...``), it still does: somebody may hold the old ones. What the loop
-    runs over stays as it is written, so the order is the same.
+    call of their own; norms that are taken in a list have ``torch._foreach_norm``. The whole numbers of a
+    ``state_dict()`` are left to the loop. Where it gives the weights other memory (``kept.data = ...``,
+    ``state[name] = ...``), it still does: somebody may hold the old ones. What the loop runs over stays as it is
+    written, so the order is the same.
 
 When refused
     Nothing is said of loops outside of training steps. It is refused
 
     - where the loop does anything else with each parameter, or its variables are read behind it;
     - where the decay is a tensor: make it a number;
-    - where a sum is put into what a ``state_dict()`` or buffers hold: a counter there is a whole number;
     - for ``AveragedModel`` with a function that takes one weight;
     - before torch 1.9 (averages), 2.0 (bounds), 2.1 (copies, ``mul_``, ``lerp_``).
 

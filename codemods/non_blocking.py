@@ -51,10 +51,9 @@ from turbofix.config import suppressions
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_copy, of_loader, of_value
-from turbofix.program.model import Framework, TrainingProgram, Transfer
+from turbofix.program.model import Framework, TrainingProgram
 from turbofix.program.names import dotted, targets, walk_here
 from turbofix.program.pinning import pinning
-from turbofix.records import dataclass
 
 from ._copies import KEPT, Copying, copyings, is_kept
 from ._loaders import called, copies_itself, is_timed
@@ -78,20 +77,6 @@ APART = 3
 
 VIEWS = ("numpy", "view", "detach", "squeeze", "unsqueeze", "reshape", "flatten", "t", "float")
 """Methods whose result may be the same memory."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The copies, each with the source of what its ``non_blocking`` is set to, and the cast that goes behind it."""
-
-    values: tuple[tuple[Transfer, str], ...]
-
-
-@dataclass(frozen=True)
-class Configured:
-    """The construction of the object through which Accelerate copies."""
-
-    call: Site
 
 
 SINCE = (0, 30)
@@ -131,7 +116,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(
                 transfer.site,
                 message + KEPT * kept,
-                plan=Plan(tuple((each.transfer, each.value) for each in group if each.value is not None)),
+                plan=tuple((each.transfer, each.value) for each in group if each.value is not None),
                 evidence=seen,
                 for_speed=timed,
                 assumes=copy.assumes,
@@ -186,20 +171,20 @@ def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | I
         reason = "the call unpacks a mapping that may already hold dataloader_config"
     elif told := sorted(name for name in OF_LOADERS if owner.argument(name).state != "absent"):
         reason = f"older versions take no dataloader_config beside {told[0]}: that belongs into it, too"
-    yield codemod.offer(owner.site, message, reason, plan=Configured(owner.site), evidence=seen)
+    yield codemod.offer(owner.site, message, reason, plan=owner.site, evidence=seen)
 
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Add ``non_blocking`` to the calls."""
     plan = finding.plan
-    if isinstance(plan, Configured):
-        told = f"non_blocking={edit.name('torch.cuda.is_available', plan.call)}()"
-        made = edit.name("accelerate.DataLoaderConfiguration", plan.call)
-        edit.argument(plan.call, "dataloader_config", f"{made}({told})")
+    if isinstance(plan, Site):  # the construction of the object through which Accelerate copies
+        told = f"non_blocking={edit.name('torch.cuda.is_available', plan)}()"
+        made = edit.name("accelerate.DataLoaderConfiguration", plan)
+        edit.argument(plan, "dataloader_config", f"{made}({told})")
         return
-    assert isinstance(plan, Plan)
-    for copy, value in plan.values:
+    assert isinstance(plan, tuple)
+    for copy, value in plan:  # each with the source of what `non_blocking` is set to, and the cast that goes behind it
         edit.argument(copy.site, "non_blocking", filled(value, edit, copy.site))
         if copy.cast is not None:
             cast, of, text = copy.cast

@@ -47,7 +47,6 @@ from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop
 from turbofix.program.model import Step, TrainingProgram, Zeroing
-from turbofix.records import dataclass
 
 from ._frameworks import LEFT
 
@@ -61,13 +60,6 @@ codemod = Codemod(
 
 SINCE = (2, 0)
 RIGHT = "`zero_grad()` makes gradients None, unless it is told otherwise"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is filled with zeros, and how."""
-
-    zeroing: Zeroing
 
 
 @codemod.find
@@ -86,8 +78,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             told.add(zeroing.site)
             message = "all gradients are filled with zeros, and the backward pass adds to these"
             reason, seen = why_not(zeroing, step, program), (of_loop(step),)
-            plan, assumes = Plan(zeroing), (EVERY_GRADIENT,) if has_memory(step, program) else ()
-            yield codemod.offer(zeroing.site, message, reason, plan=plan, evidence=seen, assumes=assumes)
+            assumes = (EVERY_GRADIENT,) if has_memory(step, program) else ()
+            yield codemod.offer(zeroing.site, message, reason, plan=zeroing, evidence=seen, assumes=assumes)
 
 
 def why_not(zeroing: Zeroing, step: Step, program: TrainingProgram) -> str | None:
@@ -122,9 +114,8 @@ def are_torchs(step: Step, program: TrainingProgram) -> bool:
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Leave the default, in a call of ``zero_grad`` that is there or takes the place of a loop."""
-    plan = finding.plan
-    assert isinstance(plan, Plan)
-    zeroing = plan.zeroing
+    zeroing = finding.plan
+    assert isinstance(zeroing, Zeroing)
     if zeroing.keyword is None:
         edit.replace_lines(zeroing.site, zeroing.site, f"{zeroing.receiver_text}.zero_grad()")
     else:

@@ -30,8 +30,10 @@ _KERNELS = regex(
     r"flash_attn|memory_efficient_attention|flex_attention|xformers\.ops"
 )
 _HIGHER = regex(
-    r"\b((?:torch\.func|functorch)(?!\.(?:vmap|functional_call|stack_module_state)\b)|"
-    r"autograd\.functional|forward_ad|higher|learn2learn|torchmeta|torchopt)\b"
+    r"^ *(?:import|from) .*\b(?:functorch|higher|learn2learn|torchmeta|torchopt|forward_ad)\b|"
+    r"\bautograd(?:\.| import )functional\b|"
+    r"\btorch(?:\.| import )func\b(?!(?:\.| import )(?:vmap|functional_call|stack_module_state)\b)",
+    re.MULTILINE,
 )
 _FLATTENING = frozenset(("view", "reshape", "flatten"))
 """What makes positions, which come last, of a picture's rows and columns."""
@@ -152,15 +154,19 @@ def _attentions(analysis: Analysis) -> Iterator[Attention]:
     }
     made |= {frame.function.node for frame in analysis.execution.frames.values() if frame.function}
     against: list[str | None] = []
+    texts = "\n".join(each.text for each in analysis.execution.modules.values())
     for module in analysis.execution.modules.values():
         if "oftmax" not in module.text:
             continue
         for call in every(ast.Call, module.tree):
             if not _is_softmax(call, module, analysis):
                 continue
-            outer = analysis.facts.places.ancestors(call, module)
+            outer = list(analysis.facts.places.ancestors(call, module))
             if not analysis.facts.at(call) and not any(each in made for each in outer):
                 continue
+            classes = [each for each in outer if isinstance(each, ast.ClassDef) and not each.decorator_list]
+            if any(len(re.findall(rf"(?<!super\()\b{each.name}\b", texts)) < len("xy") for each in classes):
+                continue  # nothing but its own definition names it
             found = _Reading(analysis, call, module).attention()
             if found is not None:
                 against = against or [_differentiates_twice(analysis)]
@@ -175,17 +181,9 @@ def _differentiates_twice(analysis: Analysis) -> str | None:
         if creates_graph(event):
             line = analysis.facts.site(event).line
             return f"gradients are differentiated once more (line {line}), which torch's fused kernels cannot"
-    if any(_imports_higher(each.tree) for each in analysis.execution.modules.values()):
+    if any(_HIGHER.search(each.text) for each in analysis.execution.modules.values()):
         return "the program transforms functions or their gradients, which torch's fused kernels do not follow"
     return None
-
-
-@once_per_node
-def _imports_higher(tree: ast.Module) -> bool:
-    """Whether an import, or a dotted name, brings what transforms functions."""
-    brought = [alias.name for each in every(ast.Import, tree) for alias in each.names]
-    brought += [f"{each.module}.{alias.name}" for each in every(ast.ImportFrom, tree) for alias in each.names]
-    return any(map(_HIGHER.search, [*brought, *filter(None, map(dotted, every(ast.Attribute, tree)))]))
 
 
 def _is_softmax(call: ast.Call, module: ModuleFile, analysis: Analysis) -> bool:
@@ -394,10 +392,14 @@ class _Reading:
                 if (first or parent.args[:1] == [node]) and self._drops(parent, test):
                     node = parent
                     continue
-            if isinstance(parent, ast.Attribute) and parent.value is node and parent.attr in ("permute", "transpose"):
+            if not isinstance(parent, ast.Attribute):
+                return None
+            if parent.attr in ("permute", "transpose"):
                 return self._turned_product(parent)
-            if isinstance(parent, ast.Attribute) and parent.value is node and parent.attr in _CASTS:
-                called = self.places.parent(parent, self.module)
+            called = self.places.parent(parent, self.module)
+            if parent.attr in ("matmul", "bmm") and isinstance(called, ast.Call) and called.func is parent:
+                return called, (self._operand_of(called.args[0]), "")
+            if parent.attr in _CASTS:
                 if isinstance(called, ast.Call):
                     self.certain = False
                     node = called
@@ -1169,14 +1171,8 @@ def _changed_in_place(statements: list[ast.stmt]) -> set[str]:
 
 def _is_changed_in_place(analysis: Analysis, name: str) -> bool:
     """Whether the program writes into an attribute of this name, or calls what does."""
-    for module in analysis.execution.modules.values():
-        for each in every(ast.Attribute, module.tree) if name in module.text else ():
-            parent = analysis.facts.places.parent(each, module) if each.attr == name else None
-            if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
-                return True
-            if isinstance(parent, ast.Attribute) and parent.attr.endswith("_"):
-                return True
-    return False
+    changed = re.compile(rf"\.{name}(?:\[[^\]]*\] *[-+*/]?=[^=]|(?:\.data)?\.\w+_\()")
+    return any(changed.search(module.text) for module in analysis.execution.modules.values())
 
 
 def _attribute_read(analysis: Analysis, name: str) -> str | None:

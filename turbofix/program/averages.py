@@ -32,6 +32,8 @@ from turbofix.regex import regex
 _STATES = {"state_dict": "state", "buffers": "buffers", "named_buffers": "buffers"}
 _SOME_PASS = regex(r"requires_grad|floating_point")
 """What is asked of parameters, and some of those that are trained pass."""
+_PLACE = re.compile(r"(?:[A-Za-z_]\w*|[\w.]+\[[A-Za-z_]\w*\])(?:\.data|\.grad|\.detach\(\))*")
+_CUT = re.compile(r"(?:\.data|\.detach\(\)|\.clone\([^()]*\))+$")
 _PLAIN = (Const, Option, Computed, Host)
 
 
@@ -115,7 +117,7 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
     )
     if not pure or any(_names(each) & own for each in numbers):
         return None
-    if formula.weight is None and isinstance(test, ast.UnaryOp):
+    if isinstance(test, ast.UnaryOp) and (formula.weight is None or "floating_point" in ast.unparse(test)):
         return None  # the few that are not trained
     if rest and (formula.renewed or len(rest) > 1 or not _is_copy(rest[0], formula)):
         return None
@@ -125,7 +127,7 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
     if any(_is_read_behind(analysis, name, loop, frames[-1]) for name in inside):
         return None
 
-    def text(node: ast.expr) -> str:
+    def text(node: ast.AST) -> str:
         """The source of what stands in the loop; what was put together of several places is written anew."""
         if body is not written and loop not in facts.places.ancestors(node, module):
             return ast.unparse(node)
@@ -144,10 +146,14 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
     kinds = set(_sources(analysis, loop, formula, frames))
     if isinstance(formula.base, ast.Subscript) and formula.renewed and not kinds & {"parameters", "state", "buffers"}:
         return None
+    unsure = unsure or kinds != {"parameters"}
+    asked, left = text(test) if test is not None else None, ast.unparse(rest[0]) if rest else None
     # `mul_` would have stopped at a whole number
     if kinds & {"state", "buffers"} and formula.summed and not formula.renewed:
-        why = "a state also holds buffers, some of which may be whole numbers and are no weights"
-    unsure = unsure or kinds != {"parameters"}
+        if test is None and body is written and len(body) == 1:
+            asked, left = f"{text(formula.base)}.is_floating_point()", " ".join(text(body[0]).split())
+        elif asked is None or "floating_point" not in asked:
+            why = "a state also holds buffers, some of which may be whole numbers and are no weights"
     return Averaging(
         loop=facts.places.site(loop, module),
         target=text(loop.target),
@@ -157,12 +163,12 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
         scale=text(formula.scale) if formula.scale is not None else None,
         weight=text(formula.weight) if formula.weight is not None else None,
         renewed=formula.renewed,
-        test=text(test) if test is not None else None,
-        rest=ast.unparse(rest[0]) if rest else None,
+        test=asked,
+        rest=left,
         done=tuple((method, text(each)) for method, each in formula.done),
         unsure=unsure,
         hollow="buffers" in kinds
-        or not (kinds & {"parameters", "state"} if test is None else _SOME_PASS.search(text(test))),
+        or not (kinds & {"parameters", "state"} if asked is None else _SOME_PASS.search(asked)),
         why_not=why,
     )
 
@@ -223,15 +229,7 @@ def _names(node: ast.AST) -> set[str]:
 
 def _is_place(node: ast.expr) -> bool:
     """``p``, ``p.data``, ``p.grad``, ``p.detach()``, ``kept[name].data``: what names a tensor and does nothing."""
-    if isinstance(node, ast.Name):
-        return True
-    if isinstance(node, ast.Attribute):
-        return node.attr in ("data", "grad") and _is_place(node.value)
-    if isinstance(node, ast.Subscript):
-        return dotted(node.value) is not None and isinstance(node.slice, ast.Name)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr == "detach" and not node.args and not node.keywords and _is_place(node.func.value)
-    return False
+    return _PLACE.fullmatch(ast.unparse(node)) is not None
 
 
 def _sources(analysis: Analysis, loop: ast.For, formula: Formula, frames: tuple[Frame, ...]) -> Iterator[str]:
@@ -369,19 +367,11 @@ def _returned(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...]) -> 
 
 def _called(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...]) -> Function | None:
     """The one function of the program that a call runs."""
-    found = {
-        id(each.node): each
-        for each in (
-            value.function if isinstance(value, Bound) else value
-            for value in members(analysis.facts.evaluate(call.func, frames))
-        )
-        if isinstance(each, Function)
-    }
     values = members(analysis.facts.evaluate(call.func, frames))
-    if len(found) != 1 or not all(isinstance(each, (Function, Bound)) for each in values):
-        return None
-    (only,) = found.values()
-    return only if isinstance(only.node, ast.FunctionDef) else None
+    found = [value.function if isinstance(value, Bound) else value for value in values]
+    known = [each for each in found if isinstance(each, Function)]
+    alone = len(known) == len(found) and len({id(each.node) for each in known}) == 1
+    return known[0] if alone and isinstance(known[0].node, ast.FunctionDef) else None
 
 
 # --- the formula --------------------------------------------------------------------------------------------------
@@ -517,11 +507,4 @@ def _product(node: ast.expr, own: set[str]) -> tuple[ast.expr, ast.expr] | None:
 
 def _bare(node: ast.expr) -> str:
     """A place without ``.data``, ``.detach()`` and ``.clone()``."""
-    while isinstance(node, (ast.Attribute, ast.Call)):
-        if isinstance(node, ast.Attribute) and node.attr == "data":
-            node = node.value
-        elif isinstance(node, ast.Call) and (called := _method(node, "detach") or _method(node, "clone")):
-            (node,) = called
-        else:
-            break
-    return ast.unparse(node)
+    return _CUT.sub("", ast.unparse(node))

@@ -8,260 +8,261 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import field
+from typing import cast
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, once_per_node, parents_in
+from turbofix.program.answers import every, parents_in
 from turbofix.program.compiling import registers_hook
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import settled
 from turbofix.program.model import Biased, Biases, Hazard
 from turbofix.program.names import dotted
-from turbofix.program.sites import LOOPS
-from turbofix.program.values import Made, members
+from turbofix.program.values import Made, Value, members
+from turbofix.records import dataclass
 
-_POSITIONS = {f"torch.nn.Conv{kind}{dims}d": 7 for kind in ("", "Transpose") for dims in (2, 3)}
+_POSITIONS = {"torch.nn.Linear": 2} | {
+    f"torch.nn.Conv{kind}{dims}d": 7 for kind in ("", "Transpose") for dims in (1, 2, 3)
+}
 """Where ``bias`` stands among the parameters of a layer."""
 
-_NORMS = frozenset((*(f"torch.nn.BatchNorm{dims}d" for dims in (1, 2, 3)), "torch.nn.SyncBatchNorm"))
-
-_LOADING = (
-    *("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint", "from_pretrained"),
-    *("load_state", "load_raw", "load_checkpoint", "load_checkpoint_in_model", "load_checkpoint_and_dispatch"),
+_NORMS = frozenset(
+    (*(f"torch.nn.{kind}Norm{dims}d" for kind in ("Batch", "Instance") for dims in (1, 2, 3)), "torch.nn.SyncBatchNorm")
 )
 
-_LISTING = ("children", "named_children", "modules", "named_modules", "_modules")
-_ONE_BY_ONE = ("children", "named_children", "items", "values")
+_LOADING = (
+    *("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint"),
+    *("load_state", "load_raw", "load_checkpoint", "load_checkpoint_in_model", "load_checkpoint_and_dispatch"),
+)
 
 
 def biases(analysis: Analysis) -> Biases:
     """The layers with a bias straight before a batch norm, in code that was executed."""
-    if not any("BatchNorm" in module.text for module in analysis.execution.modules.values()):
-        return Biases()
-    layers: dict[int, Made] = {}
-    norms: set[int] = set()
-    with_norms: set[ModuleFile] = set()
-    chains: list[tuple[ast.Call, ModuleFile]] = []
-    for event in analysis.facts.of("make"):
-        made = [each for each in members(event.result) if isinstance(each, Made)]
-        names = {each.qualname for each in made}
-        if not isinstance(event.node, ast.Call) or len(made) != len(members(event.result)):
-            continue
-        if names and names <= _NORMS:
-            norms.add(id(event.node))
-            with_norms.add(event.module)
-        elif len(names) == 1 and _POSITIONS.keys() >= names and all(map(_has_bias, made)):
-            layers[id(event.node)] = made[0]
-        elif names == {"torch.nn.Sequential"} and not any(event.node is chain for chain, _ in chains):
-            chains.append((event.node, event.module))
+    modules = [each for each in analysis.execution.modules.values() if re.search("BatchNorm|InstanceNorm", each.text)]
+    made = _Made(analysis)
     found: dict[int, tuple[ast.expr, ast.expr, ModuleFile]] = {}
-    for chain, module in chains:
-        behind = [pair for pair in _neighbours(chain) if id(pair[0]) in layers and id(pair[1]) in norms]
-        if behind and not _is_taken_apart(analysis, chain, module):
-            found |= {id(layer): (layer, norm, module) for layer, norm in behind}
-    for module in analysis.execution.modules.values():
-        for cls in every(ast.ClassDef, module.tree) if module in with_norms else ():
-            for layer, norm in _called_in_turn(analysis, cls, layers, norms):
-                found[id(layer)] = layer, norm, module
+    for event in analysis.facts.of("make") if modules else ():
+        chain, module = event.node, event.module
+        if event.name == "torch.nn.Sequential" and isinstance(chain, ast.Call) and id(chain) not in made.chains:
+            made.chains.add(id(chain))
+            behind = [pair for run in _runs(analysis, chain, module) for pair in made.pairs(run, module)]
+            if behind and not _is_taken_apart(analysis, chain, module):
+                found |= {id(layer): (layer, norm, module) for layer, norm in behind}
+    for module in modules:
+        for cls in every(ast.ClassDef, module.tree):
+            own = list(_called_in_turn(analysis, cls, made, module))
+            if any((dotted(base) or "").endswith("Sequential") for base in cls.bases):
+                calls = (each for each in walk(cls) if isinstance(each, ast.Call))  # `super().__init__(...)`
+                runs = (each.args for each in calls if getattr(each.func, "attr", "") == "__init__")
+                own += [pair for run in runs for pair in made.pairs(run, module)]
+            found |= {id(layer): (layer, norm, module) for layer, norm in own}
     places = analysis.facts.places
-    pairs = [
-        Biased(
-            places.site(layer, module), places.site(norm, module), layers[id(layer)].qualname.rpartition(".")[2],
-            _POSITIONS[layers[id(layer)].qualname],
-        )
-        for layer, norm, module in found.values()
-    ]  # fmt: skip
+    pairs = []
+    for layer, norm, module in found.values():
+        name, site = made.names[id(layer)], places.site(layer, module)
+        pairs.append(Biased(site, places.site(norm, module), name.rpartition(".")[2], _POSITIONS[name]))
     if not pairs:
         return Biases()
     in_order = tuple(sorted(pairs, key=lambda each: each.layer))
-    return Biases(in_order, next(_needs(analysis), None) or _copied(analysis, found.values()))
+    loads = list(_loads(analysis))
+    needed = next((load for load, always in loads if always), None)
+    needed = needed or next(_needs(analysis, {each.kind for each in pairs}), None) or _copied(analysis, found.values())
+    return Biases(in_order, needed, loads[0][0] if loads else None)
 
 
-def _has_bias(made: Made) -> bool:
-    """Whether a layer is certain to have a bias."""
-    if made.arguments.open or made.arguments.star:
-        return False
+@dataclass(eq=False)
+class _Made:
+    """What expressions make: a layer with a bias, a norm, or something else."""
+
+    analysis: Analysis
+    chains: set[int] = field(default_factory=set)
+    names: dict[int, str] = field(default_factory=dict)
+
+    def values(self, node: ast.expr, module: ModuleFile) -> list[Value]:
+        """All that an expression was, wherever it was executed."""
+        scope = self.analysis.facts.places.scope(node, module)
+        frames = self.analysis.flow.frames_of(scope)
+        return [each for frame in frames for each in members(frame.values.get(node))]
+
+    def pairs(self, run: list[ast.expr], module: ModuleFile) -> Iterator[tuple[ast.Call, ast.expr]]:
+        """The layers of a run with a bias that the norm straight behind them takes out again."""
+        for first, second in itertools.pairwise(run):
+            yield from self.pair(first, second, module)
+
+    def pair(self, first: ast.expr, second: ast.expr, module: ModuleFile) -> Iterator[tuple[ast.Call, ast.expr]]:
+        """A layer before a norm; of ``a if down else b`` each that is one."""
+        norms = [value for each in _alternatives(second) for value in self.values(each, module)]
+        if not norms or not all(isinstance(each, Made) and each.qualname in _NORMS for each in norms):
+            return
+        for layer in _alternatives(first):
+            values = self.values(layer, module)
+            made = [each for each in values if isinstance(each, Made) and each.origin.node is layer]
+            names = {each.qualname for each in made}
+            if not isinstance(layer, ast.Call) or not made or len(made) < len(values) or not names <= _POSITIONS.keys():
+                continue
+            if len(names) == 1 and all(_has_bias(each, layer) for each in made):
+                (self.names[id(layer)],) = names
+                if "torch.nn.Linear" not in names or _is_as_wide(layer, second):
+                    yield layer, second
+
+
+def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.IfExp):
+        yield from _alternatives(node.body)
+        yield from _alternatives(node.orelse)
+    else:
+        yield node
+
+
+def _has_bias(made: Made, layer: ast.Call) -> bool:
+    """Whether a layer is certain to have a bias, and the call itself may say otherwise."""
     passed = made.arguments.get("bias", _POSITIONS[made.qualname])
-    return passed is None or (settled(passed.value) is True and isinstance(passed.node, ast.Constant))
+    if passed is None:
+        return not (made.arguments.open or made.arguments.star)
+    told = [*layer.args, *(each.value for each in layer.keywords)]
+    return passed.node in told and getattr(passed.node, "value", None) is True
+
+
+def _is_as_wide(layer: ast.Call, norm: ast.expr) -> bool:
+    """Whether a batch norm counts a linear layer's results as channels, and not the positions before them."""
+    told = [next((each.value for each in layer.keywords if each.arg == "out_features"), None), *layer.args[1:2]]
+    given = [*norm.args[:1], *(each.value for each in norm.keywords)] if isinstance(norm, ast.Call) else []
+    named = dotted(norm.func) if isinstance(norm, ast.Call) else ""
+    return ast.unparse(told[-1] or layer) == ast.unparse(given[0] if given else norm) and "Instance" not in str(named)
 
 
 # --- one behind the other in a Sequential ---------------------------------------------------------------------------
 
 
-def _neighbours(chain: ast.Call) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Every two calls that stand straight behind one another in ``nn.Sequential(...)``."""
-    yield from itertools.pairwise(chain.args)
+def _runs(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> Iterator[list[ast.expr]]:
+    """What stands straight behind one another in ``nn.Sequential(...)``, or in the list that it is made of."""
+    yield chain.args
+    for each in chain.args:
+        if isinstance(each, ast.Call) and (dotted(each.func) or "").endswith("OrderedDict") and each.args:
+            pairs = getattr(each.args[0], "elts", [])
+            yield [pair.elts[-1] for pair in pairs if isinstance(pair, ast.Tuple) and pair.elts]
+        elif isinstance(each, ast.Starred) and isinstance(each.value, ast.Name):
+            scope = analysis.facts.places.scope(chain, module)
+            blocks = (getattr(node, part, None) for node in walk(scope) for part in ("body", "orelse"))
+            for block in blocks:
+                yield from _added(block, each.value.id) if isinstance(block, list) else ()
+
+
+def _added(block: list[ast.stmt], name: str) -> Iterator[list[ast.expr]]:
+    """What statements that follow one another add to a list."""
+    run: list[ast.expr] = []
+    for statement in block:
+        if not any(isinstance(each, ast.Name) and each.id == name for each in walk(statement)):
+            continue
+        value = getattr(statement, "value", None)
+        if isinstance(statement, ast.Expr) and isinstance(value, ast.Call) and len(value.args) == 1:
+            method = (dotted(value.func) or "").removeprefix(f"{name}.")
+            added = {"append": value.args, "extend": getattr(value.args[0], "elts", None)}.get(method)
+        else:
+            added = value.elts if isinstance(value, ast.List) else None
+        if added is None or isinstance(statement, ast.Assign):
+            yield run
+            run = []
+        run += added or []
+    yield run
 
 
 def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> bool:
     """Whether some of the layers may be called without those behind them: ``self.features[:4]``."""
-    parents = parents_in(module.tree)
+    parents, child = parents_in(module.tree), cast("ast.AST", chain)
     parent = parents.get(chain)
-    while parent is not None and not isinstance(parent, ast.stmt):
-        parent = parents.get(parent)
+    while isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is child):
+        child, parent = parent, parents.get(parent)  # `nn.Sequential(...).to(device)`
     names = {dotted(each) for each in parent.targets} if isinstance(parent, ast.Assign) else set()
-    modules = list(analysis.execution.modules.values())
-    if isinstance(parent, ast.Return):
-        return True  # whoever is given it may do so
-    if analysis.once(
-        "modules are taken apart",
-        lambda: any(_takes_modules_apart(each.tree) for each in modules if any(name in each.text for name in _LISTING)),
-    ):
-        return True
-    last = {name.rpartition(".")[2] for name in names if name is not None}
-    return any(_is_named_apart(analysis, name) for name in last)
-
-
-def _is_named_apart(analysis: Analysis, name: str) -> bool:
-    """Whether some file indexes what has a name, or goes through it."""
-    modules = analysis.execution.modules.values()
-    return analysis.once(
-        ("is taken apart", name), lambda: any(name in _taken_apart(each.tree) for each in modules if name in each.text)
-    )
-
-
-@once_per_node
-def _taken_apart(tree: ast.Module) -> frozenset[str]:
-    """The (last) names of what a file indexes, or goes through."""
-    gone_through = [getattr(loop, "iter", None) for kind in (*LOOPS, ast.comprehension) for loop in every(kind, tree)]
-    names = [name for each in gone_through if each is not None for name in _items_of(each)]
-    names += [dotted(node.value) or "" for node in every(ast.Subscript, tree)]
-    return frozenset(name.rpartition(".")[2] for name in names)
-
-
-@once_per_node
-def _takes_modules_apart(tree: ast.Module) -> bool:
-    """Whether a file indexes the list of a module's parts, whatever the module."""
-    return any(
-        isinstance(each, ast.Attribute) and each.attr in _LISTING
-        for node in every(ast.Subscript, tree)
-        for each in walk(node.value)
-    )
-
-
-def _items_of(iterated: ast.expr) -> Iterator[str]:
-    """What a loop takes its items from: ``layers``, ``enumerate(self.layers)``; not ``model.parameters()``."""
-    name = dotted(iterated)
-    if name is not None:
-        yield name
-    elif isinstance(iterated, ast.Call):
-        if isinstance(iterated.func, ast.Attribute) and iterated.func.attr in _ONE_BY_ONE:
-            yield (dotted(iterated.func.value) or "").removesuffix("._modules")
-        for each in iterated.args:
-            yield from _items_of(each)
+    texts = [each.text for each in analysis.execution.modules.values()]
+    if isinstance(parent, ast.Return):  # what it is called, it may be taken apart by
+        made = getattr(analysis.facts.places.function(chain, module), "name", "")
+        names = {name for text in texts for name in re.findall(rf"([\w.]+) *= *(?:[\w.]+\.)?{made}\(", text)}
+    last = "|".join(re.escape(name.rpartition(".")[2]) for name in names if name)
+    part = rf"\b(?:{last})(?:\._modules)?(?:\.(?:named_)?children\(\)|\.items\(\)|\.values\(\))?"
+    apart = r"\b(?:named_)?(?:children|modules)\(\)\)*\[|\b_modules\["
+    apart += rf"|{part}\[|\bin\b[^\n]*{part}(?:[\s:,)\]]|$)" if last else ""
+    return any(re.search(apart, text) for text in texts)
 
 
 # --- one behind the other in a forward pass -------------------------------------------------------------------------
 
 
 def _called_in_turn(
-    analysis: Analysis, cls: ast.ClassDef, layers: dict[int, Made], norms: set[int]
-) -> Iterator[tuple[ast.Call, ast.Call]]:
+    analysis: Analysis, cls: ast.ClassDef, made: _Made, module: ModuleFile
+) -> Iterator[tuple[ast.Call, ast.expr]]:
     """The layers of a class whose result goes to a batch norm of the class alone."""
-    init = next((each for each in cls.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
-    held: dict[str, list[ast.expr]] = {}
-    for node in walk(cls):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                name = dotted(target) or ""
-                if name.startswith("self.") and name.count(".") == 1:
-                    plain = init is not None and any(node is each for each in init.body)
-                    held.setdefault(name, []).append(node.value if plain else ast.Constant(None))
-    single = {name: values[0] for name, values in held.items() if len(values) == 1}
-    own = {name: each for name, each in single.items() if isinstance(each, ast.Call) and id(each) in layers}
-    behind = {name: each for name, each in single.items() if isinstance(each, ast.Call) and id(each) in norms}
-    if not own or not behind:
-        return
-    reads: dict[str, int] = {}
-    for node in walk(cls):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and dotted(node) in own:
-            reads[dotted(node) or ""] = reads.get(dotted(node) or "", 0) + 1
-    for name, norm in _turns(cls, own.keys(), behind.keys()):
-        if reads.get(name) == 1 and not _is_used_elsewhere(analysis, cls, name[5:]):
-            layer, second = own[name], behind[norm]
-            assert isinstance(layer, ast.Call)
-            assert isinstance(second, ast.Call)
-            yield layer, second
+    init = next((each.body for each in cls.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), [])
+    writes = [(dotted(target), each) for each in walk(cls) if isinstance(each, ast.Assign) for target in each.targets]
+    names = [name for name, _ in writes]
+    single = {name: each.value for name, each in writes if each in init and names.count(name) == 1}
+    reads = [dotted(node) for node in walk(cls) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)]
+    texts = [each.text for each in analysis.execution.modules.values()]
+    for name, norm in _turns(cls) if len(single) > 1 else ():
+        if name in single and norm in single and reads.count(name) == 1:
+            found = list(made.pair(single[name], single[norm], module))
+            own = (name or "").rpartition(".")[2]
+            elsewhere = re.compile(rf"(?<!\bself)(?<!from )\.{own}\b|^ *class \w+\(.*\b{cls.name}\b", re.MULTILINE)
+            yield from found if found and not any(map(elsewhere.search, texts)) else ()
 
 
-def _turns(cls: ast.ClassDef, own: Collection[str], behind: Collection[str]) -> Iterator[tuple[str, str]]:
+def _turns(cls: ast.ClassDef) -> Iterator[tuple[str | None, str | None]]:
     """``self.norm(self.conv(x))``, and ``x = self.conv(x)`` with ``x = self.norm(x)`` as the next statement."""
     for node in walk(cls):
-        if isinstance(node, ast.Call) and len(node.args) == 1 and dotted(node.func) in behind:
-            inner = node.args[0]
-            if isinstance(inner, ast.Call) and dotted(inner.func) in own:
-                yield dotted(inner.func) or "", dotted(node.func) or ""
+        if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Call):
+            yield dotted(node.args[0].func), dotted(node.func)
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            statements = block if isinstance(block, list) else []
-            for first, second in itertools.pairwise(statements):
-                if isinstance(first, ast.Assign) and isinstance(first.value, ast.Call):
-                    name, norm = dotted(first.value.func) or "", _norm_of(first, second, behind)
-                    if name in own and norm is not None:
-                        yield name, norm
-
-
-def _norm_of(first: ast.Assign, second: ast.stmt, behind: Collection[str]) -> str | None:
-    """The norm that takes what a statement sets, where nothing else ever does."""
-    target = first.targets[0]
-    if len(first.targets) != 1 or not isinstance(target, ast.Name):
-        return None
-    if isinstance(second, ast.Assign):
-        again = [dotted(each) for each in second.targets]
-        value: ast.expr | None = second.value if again == [target.id] else None
-    else:
-        value = second.value if isinstance(second, ast.Return) else None
-    if value is None:
-        return None
-    nodes = list(walk(value))
-    if sum(isinstance(each, ast.Name) and each.id == target.id for each in nodes) != 1:
-        return None
-    for each in nodes:
-        given = each.args[0] if isinstance(each, ast.Call) and len(each.args) == 1 else None
-        if isinstance(given, ast.Name) and given.id == target.id and isinstance(each, ast.Call):
-            return dotted(each.func) if dotted(each.func) in behind else None
-    return None
-
-
-def _is_used_elsewhere(analysis: Analysis, cls: ast.ClassDef, name: str) -> bool:
-    """Whether other code reaches a layer of a class by its name, or derives from the class."""
-    for module in analysis.execution.modules.values():
-        for node in every(ast.Attribute, module.tree):
-            if node.attr == name and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
-                return True
-        for other in every(ast.ClassDef, module.tree):
-            if any((dotted(base) or "").rpartition(".")[2] == cls.name for base in other.bases):
-                return True
-    return False
+            for first, second in itertools.pairwise(block) if isinstance(block, list) else ():
+                name = dotted(first.targets[0]) if isinstance(first, ast.Assign) else None
+                again = isinstance(second, ast.Assign) and [*map(dotted, second.targets)] == [name]
+                called = first.value if name is not None and (again or isinstance(second, ast.Return)) else None
+                if not isinstance(called, ast.Call):
+                    continue
+                nodes = list(walk(second))
+                calls = [each for each in nodes if isinstance(each, ast.Call) and [*map(dotted, each.args)] == [name]]
+                if len(calls) == [getattr(each, "id", "") for each in nodes].count(name) - again == 1:
+                    yield dotted(called.func), dotted(calls[0].func)
 
 
 def _copied(analysis: Analysis, layers: Iterable[tuple[ast.expr, ast.expr, ModuleFile]]) -> Hazard | None:
     """A class of the layers that stands once more in a file of the project that this program does not import."""
     places, execution = analysis.facts.places, analysis.execution
-    above = [each for layer, _, module in layers for each in places.ancestors(layer, module)]
+    layer, _, home = next(iter(layers))
+    above = [each for node, _, module in layers for each in places.ancestors(node, module)]
     found = [each.name for each in above if isinstance(each, ast.ClassDef)]
-    again = re.compile(rf"^class (?:{'|'.join(found)})\b.*?BatchNorm", re.MULTILINE | re.DOTALL)
+    again = re.compile(rf"^class (?:{'|'.join(found)})\b.*?(?:Batch|Instance)Norm", re.MULTILINE | re.DOTALL)
     known = {path.absolute() for path in execution.modules}
     for path in execution.beside() if found else ():
         text = execution.read(path) or "" if path.absolute() not in known else ""
         if "backward(" not in text and again.search(text):  # else a training of its own
-            layer, _, module = next(iter(layers))
             copy = f"a copy of the class in {path.parent.name}/{path.name}"
-            return Hazard(f"{copy} keeps it: what is trained without does not load there", places.site(layer, module))
+            return Hazard(f"{copy} keeps it: what is trained without does not load there", places.site(layer, home))
     return None
 
 
 # --- what needs the bias ----------------------------------------------------------------------------------------------
 
 
-def _needs(analysis: Analysis) -> Iterator[Hazard]:
-    """What raises without the bias, or is changed by its going."""
-    places = analysis.facts.places
+def _loads(analysis: Analysis) -> Iterator[tuple[Hazard, bool]]:
+    """Checkpoints that are loaded, and whether each start of the training loads it."""
+    facts, trained = analysis.facts, next((each.order for each in analysis.facts.of("backward")), 0)
     for module in analysis.execution.modules.values():
         for call in every(ast.Call, module.tree):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if name in _LOADING:
-                yield Hazard("a checkpoint is loaded, which may have been saved with it", places.site(call, module))
+                seen = [each for each in facts.at(call) if each.order < trained]
+                levels = [level for each in seen for level in each.control.upwards()]
+                always = seen and all(each.kind not in ("if", "try", "loop") or each.decided for each in levels)
+                why = "a checkpoint is loaded, which may have been saved with it"
+                yield Hazard(why, facts.places.site(call, module)), bool(always)
+
+
+def _needs(analysis: Analysis, kinds: set[str]) -> Iterator[Hazard]:
+    """What raises without the bias, or is changed by its going."""
+    places = analysis.facts.places
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree):
             if registers_hook(call):
                 yield Hazard("a hook may look at the result of a layer", places.site(call, module))
         for entry in every(ast.Subscript, module.tree):
@@ -274,5 +275,24 @@ def _needs(analysis: Analysis) -> Iterator[Hazard]:
                 why = "batch norms are set to evaluation, where they do not subtract the batch's mean"
                 yield Hazard(why, places.site(test, module))
         for node in every(ast.Attribute, module.tree):
-            if node.attr == "bias" and isinstance(node.ctx, ast.Load):
+            reads = node.attr == "bias" and isinstance(node.ctx, ast.Load)
+            if reads and not _is_of_others(analysis, node, module, kinds):
                 yield Hazard("the bias of layers is read, which would be None", places.site(node, module))
+
+
+def _is_of_others(analysis: Analysis, read: ast.Attribute, module: ModuleFile, kinds: set[str]) -> bool:
+    """Whether a bias is read only where there is one, or of modules of other kinds: a class's own, a norm's."""
+    if isinstance(read.value, ast.Name) and read.value.id == "self":
+        return True
+    below, words = ast.unparse(read), {"Conv" if "Conv" in each else each for each in kinds}
+    child: ast.AST = read
+    for each in analysis.facts.places.ancestors(read, module):
+        if isinstance(each, ast.Compare) and isinstance(each.ops[0], (ast.Is, ast.IsNot)):
+            return True
+        if isinstance(each, ast.If) and child in each.body:
+            test = ast.unparse(each.test)
+            told = re.search("isinstance|__name__|class_?name", test) is not None
+            if f"{below} is not None" in test or (told and not any(word in test for word in (*words, "Module"))):
+                return True
+        child = each
+    return False

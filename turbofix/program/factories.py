@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import field, replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Arguments, Event, Passed
-from turbofix.program.facts import Frame, qualnames
+from turbofix.program.facts import Frame, constants, qualnames
 from turbofix.program.libraries import FROM_HOST, words
 from turbofix.program.model import Creation, Guard, Helper, Made, MovedAgain, Placement, Step
 from turbofix.program.names import dotted, parameters, stores
@@ -111,6 +111,7 @@ def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> 
     return tuple(sorted(kept, key=lambda each: each.site))
 
 
+_INNER = (*COMPREHENSIONS, ast.Lambda, ast.IfExp, ast.BoolOp)  # which may not come to what lies in them
 _PASSES = frozenset(("forward", "training_step", "compute_loss"))
 
 
@@ -152,8 +153,8 @@ def moved_again(analysis: Analysis, steps: Iterable[Step]) -> tuple[MovedAgain, 
         if not isinstance(kept, ast.Attribute) or name is None or scope is None or event.arguments is None:
             continue
         plain = isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign))
-        inner = (*COMPREHENSIONS, ast.Lambda)
-        if not plain or any(isinstance(each, inner) and node in set(walk(each)) for each in walk(statement)):  # type: ignore[arg-type]
+        inside = [each for each in walk(statement) if isinstance(each, _INNER) and node in walk(each)] if plain else []  # type: ignore[arg-type]
+        if not plain or any(ast.unparse(getattr(each, "test", node)) != f"{name} is not None" for each in inside):
             continue
         around = loops & {places.site(each.node, each.module) for each in facts.loops(event)}
         if not around and _pass_of(analysis, event) is None:
@@ -169,7 +170,7 @@ def moved_again(analysis: Analysis, steps: Iterable[Step]) -> tuple[MovedAgain, 
                 places.site(node, module),
                 places.site(copied.value, module),
                 name,
-                f"{copied.attr}({given})",
+                f"{copied.attr}({given})" + f" if {name} is not None else None" * bool(inside),
                 places.site(statement, module),  # type: ignore[arg-type]
                 analysis.devices.of_transfer(event),
                 _guard(analysis, event, None),
@@ -387,7 +388,8 @@ class _Making:
             return False
         told = [*node.args, *(each.value for each in node.keywords)]
         if whole in _JOINING or whole in _AROUND:
-            self.leaf = self.leaf or (whole in _AROUND and len(told) > 1)
+            takes = given.get("requires_grad", 1)
+            self.leaf = self.leaf or (whole in _AROUND and takes is not None and not _is_false(takes.value))
             self.packed = self.packed or whole in _JOINING
             parts = node.args[0].elts if node.args and isinstance(node.args[0], (ast.List, ast.Tuple)) else told[:1]
             return self._operands([*parts, *told[1:]])
@@ -622,8 +624,7 @@ class _Making:
                 return "the call unpacks a mapping that may hold `device` already"
         if self.leaf:
             return "it takes gradients where it is made, on the host, and what is copied from it has none of its own"
-        told = _all(passed.value) if passed is not None and event.name == "cuda" else ()
-        if any(isinstance(each, Const) and each.value is None for each in told):
+        if passed is not None and event.name == "cuda" and None in constants(passed.value):
             return "the device may be None, which is the current GPU here and the host where a tensor is made"
         if self.reasons:
             return self.reasons[0]
@@ -824,10 +825,3 @@ def _is_kept(statement: ast.AST | None) -> bool:
     if isinstance(statement, ast.Assign):
         return any(isinstance(each, (ast.Attribute, ast.Subscript)) for each in statement.targets)
     return isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Attribute)
-
-
-def _all(value: Value) -> Iterator[Value]:
-    for each in members(value):
-        yield each
-        if isinstance(each, Option):
-            yield from members(each.default)

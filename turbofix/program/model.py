@@ -383,7 +383,7 @@ class MovedAgain:
     """A tensor that an object keeps on the host, and that a training copies to a GPU whenever it is read.
 
     ``site`` is the copy of ``moved`` (the attribute ``name``, or a part of it), in ``statement``; ``told`` is how the
-    copy is called, and with what.
+    copy is called, and with what. ``alike``: all rounds of the loop ``statement`` compute ``told``, to be ``name``.
     """
 
     site: Site
@@ -393,6 +393,7 @@ class MovedAgain:
     statement: Site
     to: Placement
     guard: Guard = ALWAYS
+    alike: bool = False
 
 
 # --- what happens in a step ---------------------------------------------------------------------------------------
@@ -1054,10 +1055,11 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Biases:
-    """The layers whose bias a batch norm takes out again, and the first thing in the program that needs it."""
+    """The layers whose bias a norm takes out again, the first thing in the program that needs it, or that may."""
 
     layers: tuple[Biased, ...] = ()
     needed: Hazard | None = None
+    loaded: Hazard | None = None
 
 
 @dataclass(frozen=True)

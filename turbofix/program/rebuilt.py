@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -11,9 +12,9 @@ from turbofix.program.contents import change_of
 from turbofix.program.datasets import IN_MEMORY
 from turbofix.program.events import Event
 from turbofix.program.guards import globals_written
-from turbofix.program.libraries import words
+from turbofix.program.libraries import FROM_HOST, words
 from turbofix.program.loaders import loader_sites, started_anew
-from turbofix.program.model import FirstBatch, Rebuilt
+from turbofix.program.model import FirstBatch, MovedAgain, Rebuilt, Step
 from turbofix.program.names import dotted, loads, names_of, stores
 from turbofix.program.preloading import place_of_helper
 from turbofix.program.sites import LOOPS
@@ -66,6 +67,52 @@ def rebuilts(analysis: Analysis) -> tuple[Rebuilt, ...]:
     used = {site for each in found if each is not None for site in each.statements[:-1]}
     kept = [each for each in found if each is not None and each.statements[-1] not in used]
     return tuple(sorted(kept, key=lambda each: each.site))
+
+
+def copied_alike(analysis: Analysis, steps: Iterable[Step]) -> Iterator[MovedAgain]:
+    """Numbers of the host that a training loop copies to a GPU in every round, and that stay what they are."""
+    facts, places = analysis.facts, analysis.facts.places
+    training = {step.loop.site for step in steps}
+    for event in facts.of("transfer") if training else ():
+        node, module, frames = event.node, event.module, facts.frames(event)
+        if event.name not in _MOVES or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        around: list[ast.AST] = []
+        for each in frames[-1].loops[::-1] if frames and _is_of_host(analysis, event, node.func.value) else ():
+            if not _is_alike(analysis, node, each, event):
+                break
+            around.append(each)
+        if training & {places.site(each, module) for each in around}:
+            inside = (each for call in _calls(node.func.value) for one in call.args for each in walk(one))
+            read = [each.id for each in (node.func.value, *inside) if isinstance(each, ast.Name)]
+            name = f"{read[0]}_on_device" if read else "constants"
+            site, loop, to = facts.site(event), places.site(around[-1], module), analysis.devices.of_transfer(event)
+            yield MovedAgain(site, site, name, places.text(node, module), loop, to, alike=True)
+
+
+def _is_of_host(analysis: Analysis, event: Event, node: ast.expr) -> bool:
+    """Whether it is a tensor on the host, or made there of what the host holds."""
+    if isinstance(node, ast.Name):
+        return all(isinstance(each, Tensor) and each.device == "cpu" for each in members(event.receiver))
+    made = [{each.name for each in analysis.facts.at(call) if each.kind != "transfer"} for call in _calls(node)]
+    known = {f"torch.{each}" for each in FROM_HOST} | {f"Tensor.{each}" for each in ("float", "long", "unsqueeze")}
+    return bool(made) and all(names and names <= known for names in made)
+
+
+def _is_alike(analysis: Analysis, node: ast.Call, loop: ast.AST, event: Event) -> bool:
+    """Whether each round of a loop computes an expression, and has the same result, which nothing changes in place."""
+    frames, statement = analysis.facts.frames(event), analysis.facts.places.statement(node, event.module)
+    names = list(loads(node))
+    heads = "|".join({each.id for each in walk(node.func) if isinstance(each, ast.Name)} or " ")
+    learned = re.compile(rf"\b(?:{heads})(?:\b[^=\n]*=.*(?:requires_grad|Parameter\()|\.requires_grad)")
+    if any(_begins(dotted(each) or "", stored) for each in names for stored, _ in stores(loop)):
+        return False
+    always = analysis.guards.guard(event, loop).kind == "always" and not learned.search(event.module.text)
+    if not always or any(analysis.guards.counts(each, frames, loop) for each in names):
+        return False
+    given = getattr(statement, "targets", []) if getattr(statement, "value", None) is node else []
+    held = [each for each in (*names, *given) if isinstance(each, (ast.Name, ast.Attribute))]
+    return _change(analysis, loop, node, held, event) is None
 
 
 def first_batches(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[FirstBatch, ...]:
@@ -285,16 +332,23 @@ def _handed_on(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> 
 
 def _read_anew(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str | None:
     """What may change that which a statement reads, or grow it: a loader of nothing cannot be built."""
-    frames, module = analysis.facts.frames(built.event), built.event.module
+    return _change(analysis, loop, built.statement, loads(built.statement.value), built.event)
+
+
+def _change(
+    analysis: Analysis, loop: ast.AST, own: ast.AST, held: Iterable[ast.Name | ast.Attribute], event: Event
+) -> str | None:
+    """What may change some names in the rounds of a loop, but for the node itself: in its text, or in functions."""
+    frames, module = analysis.facts.frames(event), event.module
     above = {frame.scope for frame in frames}
-    inside = {id(each) for each in walk(loop)} - {id(each) for each in walk(built.statement)}
+    inside = {id(each) for each in walk(loop)} - {id(each) for each in walk(own)}
 
     def counts(node: ast.AST) -> bool:
         scope = analysis.facts.places.scope(node, module)
         elsewhere = scope not in above and getattr(scope, "name", "") != "__init__"
         return id(node) in inside or elsewhere
 
-    return change_of(analysis, loads(built.statement.value), module, frames, counts)
+    return change_of(analysis, held, module, frames, counts)
 
 
 def _is_same_each_time(made: Made) -> bool:

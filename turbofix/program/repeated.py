@@ -10,7 +10,7 @@ from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.execution import ModuleFile
-from turbofix.program.libraries import words
+from turbofix.program.libraries import FROM_HOST, words
 from turbofix.program.model import Kept
 from turbofix.program.names import reads_of, walk_here
 from turbofix.program.preloading import place_of_helper
@@ -209,6 +209,17 @@ def made_on_host(written: Written) -> Found:
                 yield call, module
 
 
+def copied_from_host(written: Written) -> Found:
+    """``torch.FloatTensor(states).to(device)`` in a training step."""
+    for module in written.modules:
+        calls = calls_by_name(module.tree)
+        for call in (*calls.get("to", ()), *calls.get("cuda", ())):
+            made = [each for each in walk(call.func) if isinstance(each, ast.Call) and last(each) in FROM_HOST]
+            named = any(isinstance(each, ast.Name) for one in made for given in one.args for each in walk(given))
+            if named and _is_to_device(call) and written.where(call, module) == "step":
+                yield call, module
+
+
 def _makes(call: ast.Call, module: ModuleFile) -> bool:
     name = meaning(call.func, module.tree)
     return name.startswith("torch.") and name.rpartition(".")[2] in _MAKERS and name.count(".") == 1
@@ -224,6 +235,7 @@ SHAPES: dict[str, Callable[[Written], Found]] = {
     for each in (
         loader_of_epoch,
         made_on_host,
+        copied_from_host,
     )
 }
 """The shapes that the table may name."""

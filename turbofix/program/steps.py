@@ -78,7 +78,7 @@ from turbofix.program.paddings import paddings
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.planned import planned
 from turbofix.program.preloading import cut_by_hand, moved_once, preloads
-from turbofix.program.rebuilt import first_batches, rebuilts
+from turbofix.program.rebuilt import copied_alike, first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, in_model, no_grad
 from turbofix.program.removed import removed
 from turbofix.program.repeated import filters_made_again
@@ -201,7 +201,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         old_names=old_names(analysis),
         scalings=scalings(analysis),
         creations=creations_in_passes(analysis) if trains and not steps else (),
-        moved_again=moved_again(analysis, steps) if trains else (),
+        moved_again=(*moved_again(analysis, steps), *copied_alike(analysis, steps)) if trains else (),
         averagings=averagings(analysis, steps),
         repeated=repeated(analysis, steps, read)
         if framework is Framework.PYTORCH

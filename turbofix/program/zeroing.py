@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator
 
 from turbofix.findings import Site
 from turbofix.program.acts import concerned, is_module_class, optimizers_in
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every
 from turbofix.program.events import Event, LoopRecord
-from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, settled
 from turbofix.program.guards import Condition
 from turbofix.program.model import Zeroing
 from turbofix.program.names import walk_here
 from turbofix.program.regions import no_grad
-from turbofix.program.sites import FUNCTIONS, blocks, contains
+from turbofix.program.sites import FUNCTIONS, blocks
 from turbofix.program.values import (
     Bound,
     Const,
-    External,
     Instance,
     Made,
     Value,
@@ -28,7 +26,13 @@ from turbofix.program.values import (
 )
 
 _OFTEN = ("always", "config")
-_GRADIENTS = ("grad", "_grad", "main_grad")
+_GRADIENT = re.compile(r"(?<!autograd)\.(?:_|main_)?grad\b(?!\()|[\"'](?:_|main_)?grad[\"']")
+_FILLS = re.compile(
+    r"for (?P<p>\w+) in .+:\n(?: +if (?:(?P=p)\.requires_grad and )?(?P=p)\.grad is not None"
+    r"(?: and (?P=p)\.requires_grad)?:\n)?(?: +(?P=p)\.grad(?:\.data)?\.(?:detach_|requires_grad_)\(.*\)\n)*"
+    r" +(?P=p)\.grad(?:\.data)?\.(?:zero_\(\)|fill_\(0(?:\.0)?\))"
+)
+"""``p.grad.zero_()``, under ``if p.grad is not None``, after ``p.grad.detach_()``."""
 
 
 def zeroings(analysis: Analysis, events: list[Event], record: LoopRecord) -> tuple[Zeroing, ...]:
@@ -51,7 +55,7 @@ def zeroings(analysis: Analysis, events: list[Event], record: LoopRecord) -> tup
                 None if loop is not None else _is_named(event.node),
                 analysis.guards.guard(event, record.node),
                 places.comments_at(node, event.module),
-                next(gradient_reads(analysis, [each for _, each in loops if each is not None]), None),
+                next(_reads(analysis, [each for _, each in loops if each is not None]), None),
             ),
         )
     return tuple(found[site] for site in sorted(found))
@@ -103,55 +107,12 @@ def _loops(analysis: Analysis, events: list[Event]) -> Iterator[tuple[Event, ast
                 break
             if not isinstance(above, ast.For):
                 continue
-            fills = _only_fills(above.body, above.target) or (outer is not None and above.body == [outer])
+            fills = _FILLS.fullmatch(ast.unparse(above)) or (outer is not None and above.body == [outer])
             if not fills or above.orelse:
                 break
             outer = above
         if outer is not None:
             yield event, outer
-
-
-def _only_fills(body: list[ast.stmt], target: ast.expr) -> bool:
-    """``p.grad.zero_()``, under ``if p.grad is not None``, after ``p.grad.detach_()``."""
-    if not isinstance(target, ast.Name) or not body:
-        return False
-    if len(body) == 1 and isinstance(body[0], ast.If) and not body[0].orelse:
-        return _asks_for(body[0].test, target.id) and _only_fills(body[0].body, target)
-    calls = [each.value for each in body if isinstance(each, ast.Expr)]
-    if len(calls) != len(body):
-        return False
-    methods = [_method_of_gradient(each, target.id) for each in calls]
-    return methods[-1] == "zero_" and all(each in ("detach_", "requires_grad_") for each in methods[:-1])
-
-
-def _asks_for(test: ast.expr, name: str) -> bool:
-    """``p.grad is not None``, also beside ``p.requires_grad``."""
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        return all(_asks_for(each, name) or _is_attribute(each, name, "requires_grad") for each in test.values)
-    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
-        right = test.comparators[0]
-        return _is_attribute(test.left, name, "grad") and isinstance(right, ast.Constant) and right.value is None
-    return False
-
-
-def _method_of_gradient(call: ast.expr, name: str) -> str | None:
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return None
-    owner = call.func.value
-    if isinstance(owner, ast.Attribute) and owner.attr == "data":
-        owner = owner.value
-    zero = [each.value for each in call.args if isinstance(each, ast.Constant)]
-    method = "zero_" if call.func.attr == "fill_" and zero in ([0], [0.0]) else call.func.attr
-    return method if _is_attribute(owner, name, "grad") else None
-
-
-def _is_attribute(node: ast.expr, name: str, attribute: str) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == attribute
-        and isinstance(node.value, ast.Name)
-        and node.value.id == name
-    )
 
 
 def _forgets(analysis: Analysis, loop: ast.For, event: Event) -> str | None:
@@ -166,26 +127,14 @@ def _forgets(analysis: Analysis, loop: ast.For, event: Event) -> str | None:
     return analysis.facts.places.text(owner, event.module)
 
 
-def gradient_reads(analysis: Analysis, but: Iterable[ast.For] = ()) -> Iterator[Site]:
+def _reads(analysis: Analysis, but: list[ast.For]) -> Iterator[Site]:
     """Where the program names a gradient by itself, other than to fill it with zeros in these loops."""
-    places = analysis.facts.places
+    filled = {line for loop in but for line in range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)}
     for module in analysis.execution.modules.values():
-        if "grad" not in module.text:
-            continue
-        for named in every(ast.Attribute, module.tree):
-            if named.attr not in _GRADIENTS or any(contains(loop, named, module) for loop in but):
-                continue
-            if not _is_torch_autograd(analysis, named, module):
-                yield places.site(named, module)
-        for word in every(ast.Constant, module.tree):
-            if word.value in _GRADIENTS:  # getattr(weight, "grad"), attrgetter("grad")
-                yield places.site(word, module)
-
-
-def _is_torch_autograd(analysis: Analysis, node: ast.Attribute, module: ModuleFile) -> bool:
-    """``torch.autograd.grad``, ``autograd.grad``: a function."""
-    frame = Frame(module.tree, module, module.tree, None, ())
-    return any(isinstance(each, External) for each in members(analysis.facts.evaluate(node, (frame,))))
+        for number, line in enumerate(module.text.splitlines(), 1) if "grad" in module.text else ():
+            named = _GRADIENT.search(line.partition("#")[0])
+            if named is not None and number not in filled:
+                yield Site(module.path, number, named.start(), number, named.end(), "Attribute")
 
 
 def late(analysis: Analysis, events: list[Event], record: LoopRecord) -> Site | None:
