@@ -23,7 +23,8 @@ Use instead
 
 When refused
     Nothing is said on a CPU and for GPUs before Volta. It is refused where a minute of compiling hardly comes back: for
-    fewer than 6,000 known steps, recurrent models, and products no larger than 64 by 64. And it is refused
+    fewer than 6,000 steps, or so few passes over data of unknown size that 32,000 samples would not make that many, for
+    recurrent models, and products no larger than 64 by 64. And it is refused
 
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - for detectors and graph networks, and where what acts in an environment is called by other methods than itself;
@@ -55,7 +56,6 @@ from turbofix.program.model import Compiling, Evaluation, Framework, Model, Step
 from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
 
-from ._attention import is_pretrained
 from ._loaders import reason_beside
 from ._options import TurnedOn, turn_on, turned_on
 from ._precision import (
@@ -114,8 +114,14 @@ ENOUGH = 20_000
 FEW = 6_000
 """Steps that do not, at 10 milliseconds saved on each."""
 
-PASSES, EPOCHS, LONG = 2, 3, 1_000
-"""Passes over data, and of a ``Trainer`` by default, which most often are over soon; what one not known may be."""
+LARGE = 32_000
+"""Samples that data of unknown size rarely have: those that a library brings have a known one."""
+
+USUAL, LARGEST = 16, 128
+"""Samples of a batch of unknown size, and of the largest that does not itself tell of more data."""
+
+EPOCHS, LONG = 3, 1_000
+"""Passes over data, of a ``Trainer`` by default, and what one not known may be."""
 
 SWITCH = "torch_compile"
 NETWORKS = (
@@ -178,7 +184,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         longest = max((each for each in known if each is not None), default=None)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-        reason = why_not(program, model, steps) or over_soon(longest if None not in known else None)
+        passes = max((step.passes or LONG for step in steps if step.loaders), default=LONG)
+        needs = 0 if longest else needed(passes, min(batch_of(program, step) or USUAL for step in steps), model)
+        reason = why_not(program, model, steps) or over_soon(longest if None not in known else None, needs)
         off = compiling.off
         switch = turned_on(off)
         if off.state != "absent":
@@ -186,8 +194,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             reason = reason or reason_beside(off)
             if reason is None and (switch is None or switch.site.kind == "Call"):
                 reason = f"it is left to {said(off)}: pass it, or turn it on there"
-        passes = [step.passes or LONG for step in steps if step.loaders]
-        few = longest is None and are_few(max(passes, default=None), model, EPOCHS if is_pretrained(model) else PASSES)
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
@@ -211,7 +217,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *(() if earned else (LONG_ENOUGH,)),
             *((OPTION_DEFAULT,) if off.option is not None else ()),
         )
-        worth = Worth.SMALL if few else max(min(worths), Worth.HIGH if plain else Worth.SOME)
+        worth = Worth.SMALL if is_much(needs) else max(min(worths), Worth.HIGH if plain else Worth.SOME)
         yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -227,18 +233,26 @@ def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
     return Plan(place, compiling.text, test, compiling.after is None, dynamic, compiling.methods)
 
 
-def over_soon(steps: int | None) -> str | None:
-    """Why a training that takes so many steps is too short."""
-    short = steps is not None and steps < FEW
-    return f"its {steps:,} steps or so hardly earn back the minute that compiling takes" if short else None
+def over_soon(steps: int | None, needs: int) -> str | None:
+    """Why a training is too short that takes so many steps, or that earns compiling back with so many samples."""
+    if steps is not None:
+        return f"its {steps:,} steps or so hardly earn back the minute that compiling takes" if steps < FEW else None
+    short = f"its few passes over the data earn back the minute that compiling takes from some {needs:,} samples on"
+    return f"{short}: where it has more, compile the model" if needs > LARGE else None
 
 
-def are_few(passes: int | None, model: Model, few: int) -> bool:
-    """Whether a training that makes so many passes over data of unknown size is most likely too short.
+def needed(passes: int, batch: int, model: Model) -> int:
+    """The samples with which so many passes earn back what compiling takes; 0 where they surely do.
 
-    The texts that a language model learns from may be as long as they like.
+    The texts that a language model learns from may be as long as they like, and so may be what is passed over once.
     """
-    return passes is not None and passes <= few and not any(map(GENERATING.search, model.layers))
+    endless = passes == 1 or any(map(GENERATING.search, model.layers))
+    return 0 if endless else FEW * min(batch, LARGEST) // passes
+
+
+def is_much(samples: int) -> bool:
+    """Whether most data of unknown size have fewer samples."""
+    return samples > LARGE // 4
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -265,8 +279,10 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 reason = model.compiling.barred.why
             if is_sharded(training):
                 reason = "a strategy or plugin of the trainer may wrap its layers one by one"
-            reason = reason or over_soon(number(training, "max_steps"))
-            few = are_few(number(training, "max_epochs"), model, PASSES)
+            steps, passes = number(training, "max_steps"), number(training, "max_epochs") or LONG
+            sizes = [size for each in program.loaders for size in each.samples.values if isinstance(size, int)]
+            needs = 0 if steps else needed(passes, max(sizes, default=USUAL), model)
+            reason = reason or over_soon(steps, needs)
             if reason is not None:
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
@@ -276,7 +292,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             methods = model.compiling.methods if model.compiling is not None else ()
             message += DYNAMIC if differ else ""
             plan = Plan(starts, text, ASKED, not training.inside, differ, methods)
-            worth = Worth.SMALL if few else worth_of_work(program, (model,), None, loaders)
+            worth = Worth.SMALL if is_much(needs) else worth_of_work(program, (model,), None, loaders)
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 
 
@@ -299,9 +315,11 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             yield there
             continue
         seen = (of_value("max_steps", steps, training.site), *evidence(training, SWITCH))
-        reason = why_not_under_trainer(program, training) or over_soon(longest)
-        epochs = number(training, "num_train_epochs") if training.argument("num_train_epochs").known else EPOCHS
-        few = longest is None and any(are_few(epochs, model, EPOCHS) for model in training.models)
+        passes = training.argument("num_train_epochs")
+        epochs = (number(training, "num_train_epochs") or LONG) if passes.known else EPOCHS
+        batch = number(training, "per_device_train_batch_size") or 8
+        needs = max((needed(epochs, batch, model) for model in training.models if not longest), default=0)
+        reason = why_not_under_trainer(program, training) or over_soon(longest, needs)
         plain = training.precision == "float32" and training.models and training.stacks
         plain = plain and not training.overrides & (STEPPING | LOADING)
         assumes = (
@@ -310,7 +328,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             *(() if (longest or 0) >= ENOUGH else (LONG_ENOUGH,)),
         )
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
-        worth = Worth.SMALL if few else Worth.SOME
+        worth = Worth.SMALL if is_much(needs) else Worth.SOME
         yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
