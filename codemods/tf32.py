@@ -63,6 +63,7 @@ from ._precision import (
     convolves,
     cuda_test,
     in_use,
+    is_unknown,
     may_contain,
     on_a_gpu,
     requote,
@@ -169,7 +170,8 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     batches = [batch_of(program, step) for step in program.steps]
     batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
     by_hand = any(call.qualname in PRODUCTS for step in program.steps for call in step.calls)
-    if models and all(is_little(program, model, batch, by_hand=by_hand) for model in models):
+    little = (is_little(program, model, batch, by_hand=by_hand) for model in models)
+    if models and (is_unseen(models, by_hand) or all(little)):
         yield from nothing(program, models)
         return
     message, seen = slow(models) + left, (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
@@ -193,6 +195,12 @@ def nothing(program: TrainingProgram, models: Iterable[Model]) -> Iterator[InPla
     small = "no float32 product of its is known to be large enough for TF32 to matter"
     if not program.setting("torch.backends.cudnn.allow_tf32"):
         yield from codemod.nothing(program, f"{quick} use TF32, unless torch is told otherwise" if quick else small)
+
+
+def is_unseen(models: Collection[Model], by_hand: bool = False) -> bool:
+    """Whether convolutions are known among some models, and no product of matrices is."""
+    seen = any(model.layers & (MATMULS | RECURRENT) or model.products.layers for model in models)
+    return any(convolves(model) and not is_unknown(model) for model in models) and not (by_hand or seen)
 
 
 def is_little(program: TrainingProgram, model: Model, batch: int | None, *, by_hand: bool = False) -> bool:
@@ -271,11 +279,11 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         sizes = {size for loader in program.loaders for size in loader.argument("batch_size").values}
         batch = max((size for size in sizes if isinstance(size, int)), default=None)
         seen = (*of_models(models, MATMULS), *evidence(training, "precision"))
+        if models and (is_unseen(models) or all(is_little(program, model, batch) for model in models)):
+            yield from nothing(program, models)
+            continue
         if program.target.torch < SINCE:
             yield codemod.refuse(training.site, slow(models), too_old(program), evidence=seen)
-            continue
-        if models and all(is_little(program, model, batch) for model in models):
-            yield from nothing(program, models)
             continue
         partly = given.known and not set(given.values) <= {None, *FULL}
         wide = program.complete and not is_sharded(training) and not partly
