@@ -993,13 +993,10 @@ def _enabled(analysis: Analysis, event: Event, made: Made) -> Argument:
     if given.state not in ("absent", "value", "option") and passed is not None and isinstance(passed.node, ast.expr):
         stand = stands(analysis.facts, passed.node, analysis.facts.frames(event))
         given = told(analysis, stand, passed.node, event.module) if stand is not None else given
+    if given.state not in ("absent", "value") or given.off:
+        return given  # the script says itself what turns it on; tests around it may decide on more
     switch = switch_of(analysis, event)
-    is_off = given.state in ("value", "option") and not any(given.values)
-    return (
-        switch
-        if switch.state != "absent" and not is_off and (given.state == "absent" or not any(switch.values))
-        else given
-    )
+    return switch if switch.state != "absent" and (given.state == "absent" or not any(switch.values)) else given
 
 
 def _full_precision(analysis: Analysis, event: Event, made: Made) -> Argument:
