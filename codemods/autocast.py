@@ -30,7 +30,7 @@ When refused
     convolutions or none. It is refused for float64 and half precision, beside apex or other autocast, where a
     library's own kernels pass messages in graphs, for gradients of gradients and closures (L-BFGS), for functions
     in the forward pass that cannot be given another type, and in reinforcement learning, where a step compares with
-    what the model did in float32. A scaler that cannot go along with the optimizer is a name of the step's file; where
+    what the model did in float32. A gradient penalty in a function of its own stays in float32. A scaler that cannot go along with the optimizer is a name of the step's file; where
     its state cannot be saved it finds its scale anew. Frameworks' switches are left alone where an engine decides.
 
 Risk
@@ -425,7 +425,8 @@ def refuse_step(program: TrainingProgram, step: Step, half: str) -> tuple[Called
         refuse_model(model)
     outside = {call.site for region in step.forwards for call in region.unfit}
     kept = islands(program, step.calls, outside)
-    reason = unsafe_call(step.calls, half, step.forwards[0].first.path, {*outside, *(each.site for each in kept)})
+    calls = [each for each in step.calls if each.qualname != "torch.autograd.grad"]  # the regions know where that stands
+    reason = unsafe_call(calls, half, step.forwards[0].first.path, {*outside, *(each.site for each in kept)})
     if reason is not None:
         raise Refuse(reason)
     return kept + sigmoids(program, step, half)
