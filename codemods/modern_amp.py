@@ -30,6 +30,7 @@ When refused
     - where a class derives from the old one, it is passed on without being called, or its name is set twice;
     - where a mapping with arguments is unpacked in a region that may be inside another one;
     - where the import brings other things that have no new name, or another file of the project takes it from there;
+    - for apex's mixed precision, which is deprecated, too, and works otherwise;
     - for a scaler beside bfloat16 that is used for more than scaling, unscaling, stepping and updating in one place.
 
 Risk
@@ -117,6 +118,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for part in program.precision:
         if part.qualname == "torch.amp.GradScaler":
             yield codemod.in_place(part.site, "the gradient scaler is torch.amp's")
+        if part.kind == "apex" and part.qualname.endswith(".initialize"):
+            why = "no script is rewritten for it: leave `initialize` and `scale_loss` out and use torch.autocast"
+            yield codemod.refuse(part.site, "apex's mixed precision is deprecated; torch.amp takes its place", why)
 
 
 def only_bfloat16(program: TrainingProgram) -> bool:

@@ -905,13 +905,15 @@ _OWN_PRECISION = {
 
 
 def _sets_precision(event: Event) -> bool:
-    """Whether a call takes over the precision: the argument that says so is passed, and may be more than None."""
+    """Whether a call takes over the precision: the argument for it is passed, and may be more than None or float32."""
     if event.name not in _OWN_PRECISION or event.arguments is None:
         return False
     name = _OWN_PRECISION[event.name]
     passed = event.arguments.get(name) if name is not None else None
-    values = [each.value for each in members(passed.value) if isinstance(each, Const)] if passed is not None else []
-    return name is None or (passed is not None and (len(values) != len(members(passed.value)) or any(values)))
+    given = members(passed.value) if passed is not None else ()
+    return name is None or any(
+        each.value if isinstance(each, Const) else getattr(each, "qualname", None) != "torch.float32" for each in given
+    )
 
 
 def _policy(analysis: Analysis, event: Event) -> Argument:
