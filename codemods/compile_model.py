@@ -45,7 +45,7 @@ Measured
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from turbofix.assumptions import COMPILES, FEW_SIZES, LONG_ENOUGH, ON_GPU, OPTION_DEFAULT, RECENT_TORCH
 from turbofix.codemod import Codemod
@@ -184,9 +184,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         longest = max((each for each in known if each is not None), default=None)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-        passes = max((step.passes or LONG for step in steps if step.loaders), default=LONG)
-        needs = 0 if longest else needed(passes, min(batch_of(program, step) or USUAL for step in steps), model)
-        reason = why_not(program, model, steps) or over_soon(longest if None not in known else None, needs)
+        passes = LONG if longest else max((step.passes or LONG for step in steps if step.loaders), default=LONG)
+        batch = min(batch_of(program, step) or USUAL for step in steps)
+        soon, few = over_soon(longest if None not in known else None, passes, batch, (model,))
+        reason = why_not(program, model, steps) or soon
         off = compiling.off
         switch = turned_on(off)
         if off.state != "absent":
@@ -217,7 +218,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *(() if earned else (LONG_ENOUGH,)),
             *((OPTION_DEFAULT,) if off.option is not None else ()),
         )
-        worth = Worth.SMALL if is_much(needs) else max(min(worths), Worth.HIGH if plain else Worth.SOME)
+        worth = Worth.SMALL if few else max(min(worths), Worth.HIGH if plain else Worth.SOME)
         yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -233,26 +234,15 @@ def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
     return Plan(place, compiling.text, test, compiling.after is None, dynamic, compiling.methods)
 
 
-def over_soon(steps: int | None, needs: int) -> str | None:
-    """Why a training is too short that takes so many steps, or that earns compiling back with so many samples."""
-    if steps is not None:
-        return f"its {steps:,} steps or so hardly earn back the minute that compiling takes" if steps < FEW else None
-    short = f"its few passes over the data earn back the minute that compiling takes from some {needs:,} samples on"
-    return f"{short}: where it has more, compile the model" if needs > LARGE else None
-
-
-def needed(passes: int, batch: int, model: Model) -> int:
-    """The samples with which so many passes earn back what compiling takes; 0 where they surely do.
-
-    The texts that a language model learns from may be as long as they like, and so may be what is passed over once.
-    """
-    endless = passes == 1 or any(map(GENERATING.search, model.layers))
-    return 0 if endless else FEW * min(batch, LARGEST) // passes
-
-
-def is_much(samples: int) -> bool:
-    """Whether most data of unknown size have fewer samples."""
-    return samples > LARGE // 4
+def over_soon(steps: int | None, passes: int, batch: int, models: Iterable[Model]) -> tuple[str | None, bool]:
+    """Why a training is too short where that is known, or most data of unknown size are too small for its passes; and
+    whether it may well be. The texts that a language model learns from may be endless, and what is read once, too."""
+    if steps and steps < FEW:
+        return f"its {steps:,} steps or so hardly earn back the minute that compiling takes", True
+    needs = 0 if steps or passes == 1 else FEW * min(batch, LARGEST) // passes
+    few = needs > LARGE // 4 and not any(GENERATING.search(layer) for model in models for layer in model.layers)
+    why = f"its few passes over the data earn back the minute that compiling takes from some {needs:,} samples on"
+    return f"{why}: where it has more, compile the model" if few and needs > LARGE else None, few
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -281,8 +271,8 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 reason = "a strategy or plugin of the trainer may wrap its layers one by one"
             steps, passes = number(training, "max_steps"), number(training, "max_epochs") or LONG
             sizes = [size for each in program.loaders for size in each.samples.values if isinstance(size, int)]
-            needs = 0 if steps else needed(passes, max(sizes, default=USUAL), model)
-            reason = reason or over_soon(steps, needs)
+            soon, few = over_soon(steps, passes, max(sizes, default=USUAL), (model,))
+            reason = reason or soon
             if reason is not None:
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
@@ -292,7 +282,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             methods = model.compiling.methods if model.compiling is not None else ()
             message += DYNAMIC if differ else ""
             plan = Plan(starts, text, ASKED, not training.inside, differ, methods)
-            worth = Worth.SMALL if is_much(needs) else worth_of_work(program, (model,), None, loaders)
+            worth = Worth.SMALL if few else worth_of_work(program, (model,), None, loaders)
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 
 
@@ -318,8 +308,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         passes = training.argument("num_train_epochs")
         epochs = (number(training, "num_train_epochs") or LONG) if passes.known else EPOCHS
         batch = number(training, "per_device_train_batch_size") or 8
-        needs = max((needed(epochs, batch, model) for model in training.models if not longest), default=0)
-        reason = why_not_under_trainer(program, training) or over_soon(longest, needs)
+        soon, few = over_soon(longest, epochs, batch, training.models)
+        reason = why_not_under_trainer(program, training) or soon
         plain = training.precision == "float32" and training.models and training.stacks
         plain = plain and not training.overrides & (STEPPING | LOADING)
         assumes = (
@@ -328,7 +318,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             *(() if (longest or 0) >= ENOUGH else (LONG_ENOUGH,)),
         )
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
-        worth = Worth.SMALL if is_much(needs) else Worth.SOME
+        worth = Worth.SMALL if few else Worth.SOME
         yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 

@@ -107,16 +107,16 @@ def _uses(analysis: Analysis, forwards: dict[object, list[Event]]) -> Iterator[t
     facts = analysis.facts
     yield from ((hazard, set()) for hazard in _hooks(analysis, built=False))
     for event in facts.of("autograd_grad"):
-        scope, why = facts.frames(event)[-1].scope, "the program takes gradients by itself, perhaps to differentiate them"
-        beside = {site for site, calls in forwards.items() if any(_is_in(analysis, each, scope) for each in calls)}
+        scope, why = (
+            facts.frames(event)[-1].scope,
+            "the program takes gradients by itself, perhaps to differentiate them",
+        )
+        pairs = ((site, frame) for site, calls in forwards.items() for each in calls for frame in facts.frames(each))
+        beside = {site for site, frame in pairs if frame.scope is scope}
         yield Hazard(why, facts.site(event)), beside
     for event in facts.of("call"):
         if event.name.startswith(("torch.jit.", "torch.onnx.", "torch.fx.", "torch.ao.", "torch.export.")):
             yield Hazard(f"the program calls {event.name}", facts.site(event)), set()
-
-
-def _is_in(analysis: Analysis, event: Event, scope: ast.AST) -> bool:
-    return any(frame.scope is scope for frame in analysis.facts.frames(event))
 
 
 def _hooks(analysis: Analysis, *, built: bool) -> Iterator[Hazard]:

@@ -309,10 +309,11 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
     logarithms = False
     calling: set[int] = set()
     judging: set[int] = set()
-    penalties = {node for node, event in anchors(analysis, events, span.frames) if _is_apart(analysis, node, event, span)}
+    around = list(anchors(analysis, events, span.frames))
+    penalties = {node for node, event in around if _is_apart(analysis, node, event, span)}
     if backward is not None and contains(statements[-1], span.frames[-1].anchor, places, module):
         judging.add(len(statements) - 1)
-    for node, event in anchors(analysis, events, span.frames):
+    for node, event in around:
         index = next((i for i, each in enumerate(statements) if contains(each, node, places, module)), None)
         if index is None or (backward is not None and no_grad(event)):
             continue
