@@ -77,7 +77,9 @@ def is_narrow(program: TrainingProgram, model: Model, acting: int = NARROW) -> b
     What acts in an environment takes states and gives actions, a few numbers each; its layers may be ``acting`` wide.
     """
     products, acts = model.products, bool(program.libraries & ENVIRONMENTS)
-    if model.convolutions or model.layers & RECURRENT or products.of_graphs or not products.complete:
+    if any(not each.cuts or (each.outputs or acting) > NARROW for each in model.convolutions):
+        return False
+    if model.layers & RECURRENT or products.of_graphs or not products.complete:
         return False
     side = acting if acts else NARROW
     areas = [each.elements or max(each.sides, default=0 if acts else side + 1) * side for each in products.layers]

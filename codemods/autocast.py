@@ -30,8 +30,9 @@ When refused
     convolutions or none. It is refused for float64 and half precision, beside apex or other autocast, where a
     library's own kernels pass messages in graphs, for gradients of gradients and closures (L-BFGS), for functions
     in the forward pass that cannot be given another type, and in reinforcement learning, where a step compares with
-    what the model did in float32. A scaler that cannot go along with the optimizer is a name of the step's file; where
-    its state cannot be saved it finds its scale anew. Frameworks' switches are left alone where an engine decides.
+    what the model did in float32. A gradient penalty in a function of its own stays in float32. A scaler that
+    cannot go along with the optimizer is a name of the step's file; where its state cannot be saved it finds its
+    scale anew. Frameworks' switches are left alone where an engine decides.
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
@@ -422,7 +423,10 @@ def refuse_step(program: TrainingProgram, step: Step, half: str) -> tuple[Called
         refuse_model(model)
     outside = {call.site for region in step.forwards for call in region.unfit}
     kept = islands(program, step.calls, outside)
-    reason = unsafe_call(step.calls, half, step.forwards[0].first.path, {*outside, *(each.site for each in kept)})
+    calls = [
+        each for each in step.calls if each.qualname != "torch.autograd.grad"
+    ]  # the regions know where that stands
+    reason = unsafe_call(calls, half, step.forwards[0].first.path, {*outside, *(each.site for each in kept)})
     if reason is not None:
         raise Refuse(reason)
     return kept + sigmoids(program, step, half)
@@ -473,15 +477,10 @@ def why_apart(step: Step) -> str | None:
         if overlap(one, other):
             return "the forward passes of several losses overlap"
     for backward in step.backwards:
-        if any(inside(backward.statement, region) for region in step.forwards):
+        alone = replace(step.forwards[0], first=backward.statement, last=backward.statement)
+        if any(overlap(alone, region) for region in step.forwards):
             return "a loss is sent back before the forward pass of another one is over"
     return None
-
-
-def inside(statement: Site, region: Region) -> bool:
-    """Whether a statement stands in a region."""
-    same = statement.path == region.first.path
-    return same and region.first.line <= statement.line <= region.last.end_line
 
 
 def overlap(one: Region, other: Region) -> bool:

@@ -23,7 +23,8 @@ Use instead
 
 When refused
     Nothing is said on a CPU and for GPUs before Volta. It is refused where a minute of compiling hardly comes back: for
-    fewer than 6,000 known steps, recurrent models, and products no larger than 64 by 64. And it is refused
+    fewer than 6,000 steps, or so few passes over data of unknown size that 32,000 samples would not make that many, for
+    recurrent models, and products no larger than 64 by 64. And it is refused
 
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - for detectors and graph networks, and where what acts in an environment is called by other methods than itself;
@@ -43,7 +44,7 @@ Measured
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from turbofix.assumptions import COMPILES, FEW_SIZES, LONG_ENOUGH, ON_GPU, OPTION_DEFAULT, RECENT_TORCH
 from turbofix.codemod import Codemod
@@ -55,7 +56,6 @@ from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
 from turbofix.regex import regex
 
-from ._attention import is_pretrained
 from ._loaders import reason_beside
 from ._options import TurnedOn, turned_on
 from ._precision import (
@@ -113,8 +113,14 @@ ENOUGH = 20_000
 FEW = 6_000
 """Steps that do not, at 10 milliseconds saved on each."""
 
-PASSES, EPOCHS, LONG = 2, 3, 1_000
-"""Passes over data, and of a ``Trainer`` by default, which most often are over soon; what one not known may be."""
+LARGE = 32_000
+"""Samples that data of unknown size rarely have: those that a library brings have a known one."""
+
+USUAL, LARGEST = 16, 128
+"""Samples of a batch of unknown size, and of the largest that does not itself tell of more data."""
+
+EPOCHS, LONG = 3, 1_000
+"""Passes over data, of a ``Trainer`` by default, and what one not known may be."""
 
 SWITCH = "torch_compile"
 NETWORKS = (
@@ -177,7 +183,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         longest = max((each for each in known if each is not None), default=None)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-        reason = why_not(program, model, steps) or over_soon(longest if None not in known else None)
+        passes = LONG if longest else max((step.passes or LONG for step in steps if step.loaders), default=LONG)
+        batch = min(batch_of(program, step) or USUAL for step in steps)
+        soon, few = over_soon(longest if None not in known else None, passes, batch, (model,))
+        reason = why_not(program, model, steps) or soon
         off = compiling.off
         switch = turned_on(off)
         if off.state != "absent":
@@ -185,8 +194,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             reason = reason or reason_beside(off)
             if reason is None and (switch is None or switch.site.kind == "Call"):
                 reason = f"it is left to {said(off)}: pass it, or turn it on there"
-        passes = [step.passes or LONG for step in steps if step.loaders]
-        few = longest is None and are_few(max(passes, default=None), model, EPOCHS if is_pretrained(model) else PASSES)
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
@@ -226,18 +233,15 @@ def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
     return Plan(place, compiling.text, test, compiling.after is None, dynamic, compiling.methods)
 
 
-def over_soon(steps: int | None) -> str | None:
-    """Why a training that takes so many steps is too short."""
-    short = steps is not None and steps < FEW
-    return f"its {steps:,} steps or so hardly earn back the minute that compiling takes" if short else None
-
-
-def are_few(passes: int | None, model: Model, few: int) -> bool:
-    """Whether a training that makes so many passes over data of unknown size is most likely too short.
-
-    The texts that a language model learns from may be as long as they like.
-    """
-    return passes is not None and passes <= few and not any(map(GENERATING.search, model.layers))
+def over_soon(steps: int | None, passes: int, batch: int, models: Iterable[Model]) -> tuple[str | None, bool]:
+    """Why a training is too short where that is known, or most data of unknown size are too small for its passes; and
+    whether it may well be. The texts that a language model learns from may be endless, and what is read once, too."""
+    if steps and steps < FEW:
+        return f"its {steps:,} steps or so hardly earn back the minute that compiling takes", True
+    needs = 0 if steps or passes == 1 else FEW * min(batch, LARGEST) // passes
+    few = needs > LARGE // 4 and not any(GENERATING.search(layer) for model in models for layer in model.layers)
+    why = f"its few passes over the data earn back the minute that compiling takes from some {needs:,} samples on"
+    return f"{why}: where it has more, compile the model" if few and needs > LARGE else None, few
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -264,8 +268,10 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 reason = model.compiling.barred.why
             if is_sharded(training):
                 reason = "a strategy or plugin of the trainer may wrap its layers one by one"
-            reason = reason or over_soon(number(training, "max_steps"))
-            few = are_few(number(training, "max_epochs"), model, PASSES)
+            steps, passes = number(training, "max_steps"), number(training, "max_epochs") or LONG
+            sizes = [size for each in program.loaders for size in each.samples.values if isinstance(size, int)]
+            soon, few = over_soon(steps, passes, max(sizes, default=USUAL), (model,))
+            reason = reason or soon
             if reason is not None:
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
@@ -298,9 +304,11 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             yield there
             continue
         seen = (of_value("max_steps", steps, training.site), *evidence(training, SWITCH))
-        reason = why_not_under_trainer(program, training) or over_soon(longest)
-        epochs = number(training, "num_train_epochs") if training.argument("num_train_epochs").known else EPOCHS
-        few = longest is None and any(are_few(epochs, model, EPOCHS) for model in training.models)
+        passes = training.argument("num_train_epochs")
+        epochs = (number(training, "num_train_epochs") or LONG) if passes.known else EPOCHS
+        batch = number(training, "per_device_train_batch_size") or 8
+        soon, few = over_soon(longest, epochs, batch, training.models)
+        reason = why_not_under_trainer(program, training) or soon
         plain = training.precision == "float32" and training.models and training.stacks
         plain = plain and not training.overrides & (STEPPING | LOADING)
         assumes = (

@@ -30,6 +30,7 @@ When refused
     - where a class derives from the old one, it is passed on without being called, or its name is set twice;
     - where a mapping with arguments is unpacked in a region that may be inside another one;
     - where the import brings other things that have no new name, or another file of the project takes it from there;
+    - for apex's mixed precision, which is deprecated, too, and works otherwise;
     - for a scaler beside bfloat16 that is used for more than scaling, unscaling, stepping and updating in one place.
 
 Risk
@@ -42,7 +43,6 @@ Measured
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from turbofix.assumptions import RECENT_TORCH
@@ -71,8 +71,12 @@ REGION = ("enabled", "dtype", "cache_enabled")
 """The parameters of the old autocast, in their order; the new one has the device and the dtype first."""
 
 DECORATORS = ("custom_fwd", "custom_bwd")
+<<<<<<<
 FULL_NAME = regex(r"[A-Za-z_]\w*(\s*\.\s*[A-Za-z_]\w*)*")
 OLD_NAME = regex(r"([A-Za-z_]\w*)\.cuda\.amp(?:\.\w+)?\.\w+")
+=======
+OLD_NAME = re.compile(r"([A-Za-z_]\w*)\.cuda\.amp(?:\.\w+)?\.\w+")
+>>>>>>>
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for part in program.precision:
         if part.qualname == "torch.amp.GradScaler":
             yield codemod.in_place(part.site, "the gradient scaler is torch.amp's")
+        if part.kind == "apex" and part.qualname.endswith(".initialize"):
+            why = "no script is rewritten for it: leave `initialize` and `scale_loss` out and use torch.autocast"
+            yield codemod.refuse(part.site, "apex's mixed precision is deprecated; torch.amp takes its place", why)
 
 
 def only_bfloat16(program: TrainingProgram) -> bool:
@@ -165,15 +172,15 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     for use in plan.uses:
         place, _ = use.spelled
         text = edit.text(use.site)
+        name, called, rest = text.partition("(")
         if use.brought is not None:
             edit.replace(place, use.spelled[1])
-            name = text[: len(text) - len(behind(text))]
         else:
             name = respelled(use, edit)
         if use.named:
             edit.replace(use.site, name)
         else:
-            edit.replace(use.site, name + with_device(use, text, edit, dtype=use.site in plan.dtypes))
+            edit.replace(use.site, name + with_device(use, called + rest, edit, dtype=use.site in plan.dtypes))
 
 
 def take_away(scaling: Scaling, edit: Edit) -> None:
@@ -190,11 +197,6 @@ def take_away(scaling: Scaling, edit: Edit) -> None:
         edit.unimport(scaling.brought)
 
 
-def behind(text: str) -> str:
-    """What follows on the name in a use: its call."""
-    return text[len(FULL_NAME.match(text)[0]) :]  # type: ignore[index]
-
-
 def respelled(use: OldName, edit: Edit) -> str:
     """The full name of the new module, as the file calls torch."""
     place, name = use.spelled
@@ -202,43 +204,28 @@ def respelled(use: OldName, edit: Edit) -> str:
     return f"{found[1]}.amp.{use.name}" if found is not None else edit.name(name, use.site)
 
 
-def with_device(use: OldName, text: str, edit: Edit, *, dtype: bool) -> str:
+def with_device(use: OldName, call: str, edit: Edit, *, dtype: bool) -> str:
     """The arguments of a use, the device first. What had a place of its own in autocast's arguments gets its name."""
     device = edit.quoted("cuda", use.site)
     if use.name in DECORATORS:
         device = f"device_type={device}"
     if dtype:
         device = f"{device}, dtype={edit.name('torch.float16', use.site)}"
-    rest = behind(text)
     if use.bare or not use.takes:
         return f"({device})"
-    call = ast.parse(f"f{rest}", mode="eval").body
-    assert isinstance(call, ast.Call)
-    lines = rest.splitlines(keepends=True)
-    given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
-    places = [outside_parentheses(rest, offset(each, lines)) for each in given]
-    names = REGION if use.name == "autocast" else ()
-    for at, name in reversed(list(zip(places[: len(call.args)], names, strict=False))):
-        rest = f"{rest[:at]}{name}={rest[at:]}"
-    if use.name in DECORATORS and call.args:
-        return f"{rest[:-1].rstrip().rstrip(',')}, {device})"
-    first = min(places)
-    above = rest[:first].rpartition("\n")
-    gap = f"\n{above[2]}" if above[1] else " "
-    return f"{rest[:first]}{device},{gap}{rest[first:]}"
+    from turbofix.cst import cst
 
-
-def outside_parentheses(rest: str, start: int) -> int:
-    """Where an argument starts with the parentheses of its own, which its node does not count."""
-    own = rest.index("(")
-    while (before := len(rest[:start].rstrip()) - 1) > own and rest[before] == "(":
-        start = before
-    return start
-
-
-def offset(node: ast.expr | ast.keyword, lines: list[str]) -> int:
-    """Where an argument starts in the lines of a call, before which one letter was put."""
-    line = lines[node.lineno - 1]
-    column = node.col_offset - (node.lineno == 1)
-    before = len(line.encode()[:column].decode())
-    return sum(map(len, lines[: node.lineno - 1])) + before
+    made = cst.ensure_type(cst.parse_expression(f"f{call}"), cst.Call)
+    new = list(cst.ensure_type(cst.parse_expression(f"f({device})"), cst.Call).args)
+    plain = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    given = list(made.args)
+    for at, name in enumerate(REGION[: len(given)] if use.name == "autocast" else ()):
+        if given[at].keyword is None:
+            given[at] = given[at].with_changes(keyword=cst.Name(name), equal=plain)
+    gap: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
+    if isinstance(made.whitespace_before_args, cst.ParenthesizedWhitespace):
+        gap = made.whitespace_before_args.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
+    if use.name in DECORATORS and given[0].keyword is None:
+        new, given, gap = given, new, cst.SimpleWhitespace(" ")
+    new[-1] = new[-1].with_changes(comma=cst.Comma(whitespace_after=gap))
+    return cst.Module([]).code_for_node(made.with_changes(args=[*new, *given]))[1:]

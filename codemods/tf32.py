@@ -39,6 +39,7 @@ Measured
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
@@ -47,7 +48,6 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_loop, of_models
-from turbofix.program.libraries import words
 from turbofix.program.model import Framework, Model, Setting, TrainingProgram
 from turbofix.program.products import FAMILIES
 from turbofix.program.sizes import batch_of, has_none, has_noticeable
@@ -63,6 +63,7 @@ from ._precision import (
     convolves,
     cuda_test,
     in_use,
+    is_unknown,
     may_contain,
     on_a_gpu,
     requote,
@@ -113,18 +114,13 @@ FAST = (True, "high", "medium", "tf32")
 SOLVING_LIBRARIES = frozenset(("gpytorch", "botorch", "linear_operator", "torchdiffeq", "torchsde", "torchdyn"))
 """Libraries that solve equations: from matrices of products, or by steps of a size that their rounding decides."""
 
-SOLVING = frozenset(
-    words(
-        """
-        inverse pinverse det logdet slogdet cholesky cholesky_inverse cholesky_solve svd svd_lowrank pca_lowrank lobpcg
-        eig symeig qr lu lu_solve lstsq solve triangular_solve ormqr geqrf matrix_exp matrix_power cdist allclose
-        assert_close MultivariateNormal LowRankMultivariateNormal
-        """
-    )
+SOLVING = re.compile(
+    r"p?inverse|(log|slog)?det|cholesky\w*|svd\w*|pca_lowrank|lobpcg|(sym)?eig|qr|lu(_solve)?|lstsq|(triangular_)?solve"
+    r"|ormqr|geqrf|matrix_exp|matrix_power|cdist|allclose|assert_close|(LowRank)?MultivariateNormal"
 )
 """Functions, methods and distributions whose result may be far off where a product that goes in is a little."""
 
-PLAIN_LINALG = frozenset(words("norm vector_norm cross vecdot matmul multi_dot diagonal"))
+PLAIN_LINALG = frozenset(("norm", "vector_norm", "cross", "vecdot", "matmul", "multi_dot", "diagonal"))
 
 PLAIN = ("torch.nn.", "lightning.", "pytorch_lightning.")
 
@@ -168,7 +164,8 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     batches = [batch_of(program, step) for step in program.steps]
     batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
     by_hand = any(call.qualname in PRODUCTS for step in program.steps for call in step.calls)
-    if models and all(is_little(program, model, batch, by_hand=by_hand) for model in models):
+    little = (is_little(program, model, batch, by_hand=by_hand) for model in models)
+    if models and (is_unseen(models, by_hand) or all(little)):
         yield from nothing(program, models)
         return
     message, seen = slow(models) + left, (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
@@ -192,6 +189,12 @@ def nothing(program: TrainingProgram, models: Iterable[Model]) -> Iterator[InPla
     small = "no float32 product of its is known to be large enough for TF32 to matter"
     if not program.setting("torch.backends.cudnn.allow_tf32"):
         yield from codemod.nothing(program, f"{quick} use TF32, unless torch is told otherwise" if quick else small)
+
+
+def is_unseen(models: Collection[Model], by_hand: bool = False) -> bool:
+    """Whether convolutions are known among some models, and no product of matrices is."""
+    seen = any(model.layers & (MATMULS | RECURRENT) or model.products.layers for model in models)
+    return any(convolves(model) and not is_unknown(model) for model in models) and not (by_hand or seen)
 
 
 def is_little(program: TrainingProgram, model: Model, batch: int | None, *, by_hand: bool = False) -> bool:
@@ -270,10 +273,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         sizes = {size for loader in program.loaders for size in loader.argument("batch_size").values}
         batch = max((size for size in sizes if isinstance(size, int)), default=None)
         seen = (*of_models(models, MATMULS), *evidence(training, "precision"))
-        if program.target.torch < SINCE:
-            yield codemod.refuse(training.site, slow(models), too_old(program), evidence=seen)
-            continue
-        if models and all(is_little(program, model, batch) for model in models):
+        if models and (is_unseen(models) or all(is_little(program, model, batch) for model in models)):
             yield from nothing(program, models)
             continue
         partly = given.known and not set(given.values) <= {None, *FULL}
@@ -282,8 +282,8 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         assumes = (*((ON_GPU,) if gpu is None else ()), *(() if wide else (WIDE_ENOUGH,)))
         newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
         worth = Worth.SMALL if partly else worth_of(program, models, batch, wide)
-        message = slow(models) + OFF * partly
-        yield codemod.finding(training.site, message, plan=newer, evidence=seen, assumes=assumes, worth=worth)
+        message, reason = slow(models) + OFF * partly, why_not(program)
+        yield codemod.offer(training.site, message, reason, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
 def judge(setting: Setting) -> Finding | InPlace | Refusal:
@@ -334,15 +334,10 @@ def is_float64(model: Model) -> bool:
     return model.dtype == "float64"
 
 
-def too_old(program: TrainingProgram) -> str:
-    """Why an old torch is in the way."""
-    return f"the project serves torch {version(program.target.torch)}; the switch came with torch {version(SINCE)}"
-
-
 def why_not(program: TrainingProgram) -> str | None:
     """What makes the switch unsafe, if anything."""
     if program.target.torch < SINCE:
-        return too_old(program)
+        return f"the project serves torch {version(program.target.torch)}; the switch came with torch {version(SINCE)}"
     if any(is_float64(model) for model in program.models):
         return "the program computes in float64: it wants more precision, not less"
     if program.framework in NAMES and any(program.setting(name) for name in NEW_NEIGHBOURS):
@@ -360,7 +355,7 @@ def solves(program: TrainingProgram) -> bool:
         return True
     for call in (call for step in program.steps for call in step.calls):
         last = call.qualname.rpartition(".")[2]
-        solving = last in SOLVING and call.qualname.startswith(("torch.", "Tensor."))
+        solving = SOLVING.fullmatch(last) and call.qualname.startswith(("torch.", "Tensor."))
         by_differences = last == "cdist" and 1 in call.constants  # without a product
         if (solving and not by_differences) or (call.qualname.startswith("torch.linalg.") and last not in PLAIN_LINALG):
             return True

@@ -62,7 +62,7 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
         own = forwards.get(site, [])
         return own, [each for node in {id(event.node) for event in own} for each in inside.get(node, ())]
 
-    foreign, hooked = next(_uses(analysis), None), next(_hooks(analysis, built=True), None)
+    uses, hooked = list(_uses(analysis, forwards)), next(_hooks(analysis, built=True), None)
     dead = [event for event in analysis.facts.dead if event.kind == "compile"]
     told = [(event, switch_of(analysis, event)) for event in (*analysis.facts.of("compile"), *dead)]
 
@@ -79,6 +79,7 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
             if methods:
                 found = replace(found, barred=_copied(analysis, model), methods=methods)
                 compiled = analysis.facts.site(done[methods[0]]) if done.keys() >= {*methods} else compiled
+        foreign = next((hazard for hazard, sites in uses if not sites or model.site in sites), None)
         compiling = replace(found, hazard=found.hazard or hooked, foreign=foreign, off=off)
         return replace(model, compiling=compiling, compiled=None if off.off else compiled)
 
@@ -101,15 +102,21 @@ def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]
     return found
 
 
-def _uses(analysis: Analysis) -> Iterator[Hazard]:
-    """What else a program does with its models that a compiled one does not go with."""
+def _uses(analysis: Analysis, forwards: dict[object, list[Event]]) -> Iterator[tuple[Hazard, set[object]]]:
+    """What else a program does with its models that a compiled one does not go with; with which, or with any."""
     facts = analysis.facts
-    yield from _hooks(analysis, built=False)
+    yield from ((hazard, set()) for hazard in _hooks(analysis, built=False))
     for event in facts.of("autograd_grad"):
-        yield Hazard("the program takes gradients by itself, perhaps to differentiate them", facts.site(event))
+        scope, why = (
+            facts.frames(event)[-1].scope,
+            "the program takes gradients by itself, perhaps to differentiate them",
+        )
+        pairs = ((site, frame) for site, calls in forwards.items() for each in calls for frame in facts.frames(each))
+        beside = {site for site, frame in pairs if frame.scope is scope}
+        yield Hazard(why, facts.site(event)), beside
     for event in facts.of("call"):
         if event.name.startswith(("torch.jit.", "torch.onnx.", "torch.fx.", "torch.ao.", "torch.export.")):
-            yield Hazard(f"the program calls {event.name}", facts.site(event))
+            yield Hazard(f"the program calls {event.name}", facts.site(event)), set()
 
 
 def _hooks(analysis: Analysis, *, built: bool) -> Iterator[Hazard]:

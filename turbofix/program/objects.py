@@ -900,13 +900,15 @@ _OWN_PRECISION = {
 
 
 def _sets_precision(event: Event) -> bool:
-    """Whether a call takes over the precision: the argument that says so is passed, and may be more than None."""
+    """Whether a call takes over the precision: the argument for it is passed, and may be more than None or float32."""
     if event.name not in _OWN_PRECISION or event.arguments is None:
         return False
     name = _OWN_PRECISION[event.name]
     passed = event.arguments.get(name) if name is not None else None
-    values = [each.value for each in members(passed.value) if isinstance(each, Const)] if passed is not None else []
-    return name is None or (passed is not None and (len(values) != len(members(passed.value)) or any(values)))
+    given = members(passed.value) if passed is not None else ()
+    return name is None or any(
+        each.value if isinstance(each, Const) else getattr(each, "qualname", None) != "torch.float32" for each in given
+    )
 
 
 def _policy(analysis: Analysis, event: Event) -> Argument:
@@ -988,13 +990,10 @@ def _enabled(analysis: Analysis, event: Event, made: Made) -> Argument:
     if given.state not in ("absent", "value", "option") and passed is not None and isinstance(passed.node, ast.expr):
         stand = stands(analysis.facts, passed.node, analysis.facts.frames(event))
         given = told(analysis, stand, passed.node, event.module) if stand is not None else given
+    if given.state not in ("absent", "value") or given.off:
+        return given  # the script says itself what turns it on; tests around it may decide on more
     switch = switch_of(analysis, event)
-    is_off = given.state in ("value", "option") and not any(given.values)
-    return (
-        switch
-        if switch.state != "absent" and not is_off and (given.state == "absent" or not any(switch.values))
-        else given
-    )
+    return switch if switch.state != "absent" and (given.state == "absent" or not any(switch.values)) else given
 
 
 def _full_precision(analysis: Analysis, event: Event, made: Made) -> Argument:

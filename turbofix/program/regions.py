@@ -273,7 +273,8 @@ def judge(analysis: Analysis, span: Span, events: list[Event], backward: Event |
         elif event.kind == "step" and is_update(event):
             between.append("an optimizer's step lies between the forward pass and its loss")
         elif event.kind == "autograd_grad":
-            blockers.append("a gradient is taken inside the forward pass (torch.autograd.grad)")
+            reasons = between if _is_apart(analysis, node, event, span) else blockers
+            reasons.append("a gradient is taken inside the forward pass (torch.autograd.grad)")
         elif event.kind == "load":
             between.append("state is loaded between the forward pass and its loss")
     if quiet & loud:  # autocast keeps its casts of the weights, made without a graph (pytorch issue 65766)
@@ -301,13 +302,17 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
     logarithms = False
     calling: set[int] = set()
     judging: set[int] = set()
+    around = list(anchors(analysis, events, span.frames))
+    penalties = {node for node, event in around if _is_apart(analysis, node, event, span)}
     if backward is not None and contains(statements[-1], span.frames[-1].anchor, module):
         judging.add(len(statements) - 1)
-    for node, event in anchors(analysis, events, span.frames):
+    for node, event in around:
         index = number_in(statements, node, module)
         if index is None or (backward is not None and no_grad(event)):
             continue
-        if event.kind not in ("call", "criterion", "forward"):
+        if node in penalties:
+            judging.add(index)
+        if event.kind not in ("call", "criterion", "forward") or node in penalties:
             continue
         inner = in_model(analysis, event, len(span.frames))
         if event.kind == "criterion":
@@ -344,6 +349,12 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
             if index > last and index + span.first not in span.contributing
         ),
     )
+
+
+def _is_apart(analysis: Analysis, node: ast.AST, event: Event, span: Span) -> bool:
+    """Whether a function that the step calls takes a gradient: a penalty, which stays in 32 bits with its own calls."""
+    inside = event.kind != "autograd_grad" or in_model(analysis, event, len(span.frames))
+    return node is not event.node and not inside
 
 
 def _lifted(

@@ -120,10 +120,10 @@ def is_off(analysis: Analysis, node: ast.AST) -> bool:
 
 
 def _of_training(analysis: Analysis) -> frozenset[tuple[int, bool]]:
-    """The tests that all that trains happens under: what they keep back, nothing learns without."""
+    """The tests that a training happens under, and none where they turn out otherwise: they decide on more than how."""
     starts = (each for each in analysis.facts.of("call") if each.name in TRAINERS_START)
-    found = [_tests(analysis, each) for each in (*analysis.facts.of("backward"), *starts)]
-    return frozenset.intersection(*found) if found else frozenset()
+    found = {test for each in (*analysis.facts.of("backward"), *starts) for test in _tests(analysis, each)}
+    return frozenset((test, holds) for test, holds in found if (test, not holds) not in found)
 
 
 def picked(
