@@ -38,13 +38,17 @@ class Target:
 
     ``capability`` is the CUDA compute capability (8.0 = Ampere), ``torch`` the oldest torch version, as (2, 4).
     ``recent``: the version that it may be as well where only the project's own requirements name ``torch``, as they
-    did when they were written. ``accelerate`` is the oldest version of it, where the project says so.
+    did when they were written. ``others`` are the oldest versions of other packages, where the project says so.
     """
 
     capability: tuple[int, int] = (8, 0)
     torch: tuple[int, int] = (2, 4)
     recent: tuple[int, int] | None = None
-    accelerate: tuple[int, int] | None = None
+    others: tuple[tuple[str, tuple[int, int] | None], ...] = ()
+
+    def oldest(self, package: str) -> tuple[int, int] | None:
+        """The oldest version of another package that a rewrite must serve; None where nothing is asked for."""
+        return dict(self.others).get(package)
 
 
 # --- values -----------------------------------------------------------------------------------------------------
@@ -1688,14 +1692,14 @@ class Script:
 class Removed:
     """Something that torch or a companion has taken away (``site``), and how it is said today.
 
-    ``how``: ``item`` reads the number ``part``; ``after`` puts a text behind ``part``; ``keyword`` gives the argument
-    whose value is ``part`` its new name, ``drop`` leaves it out; ``dtype`` asks for floats; ``text`` and ``lines``
-    stand in its place.
+    ``how``: ``item`` reads the number ``part``; ``after`` puts a text behind ``part``; ``argument`` puts the second
+    text in the place of an argument, or leaves it out of the call that ``part`` is; ``given`` adds an argument;
+    ``text`` and ``lines`` stand in its place.
     """
 
     site: Site
     message: str
-    how: Literal["item", "after", "keyword", "drop", "dtype", "text", "lines"]
+    how: Literal["item", "after", "argument", "given", "text", "lines"]
     part: Site | None = None
     texts: tuple[str, ...] = ()
     why_not: str | None = None  # what speaks against the new form, or that there is none

@@ -191,7 +191,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         unfollowed=() if trains else execution.unfollowed,
         libraries=_libraries(execution),
         thaws=tuple(sorted(_thaws(analysis))),
-        removed=removed(analysis, _fitting(execution, target).torch),
+        removed=removed(analysis, _fitting(execution, target)),
         owners=holders,
         trainings=asked,
         hands_over=hands_over(analysis, holders),
