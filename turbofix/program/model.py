@@ -752,15 +752,13 @@ class Weights:
 class Planned:
     """How many updates a training makes: ``text``, valid behind the statement ``after`` beside its optimizer.
 
-    ``loader`` is the one whose length it takes, None where one loop runs over all steps. ``scheduled``: the program
-    changes the learning rate itself.
+    ``loader`` is the one whose length it takes, None where one loop runs over all steps.
     """
 
     text: str | None = None
     after: Site | None = None
     loader: Site | None = None
     why_not: str | None = None
-    scheduled: bool = False
 
 
 @dataclass(frozen=True)
@@ -1779,6 +1777,8 @@ class TrainingProgram:
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()
     biases: Biases = Biases()
+    # how it changes the learning rate: from its height on, by schedules that multiply it, or in another way
+    schedule: Literal["no", "falling", "other"] = "no"
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
     scalings: tuple[Scaling, ...] = ()

@@ -76,7 +76,7 @@ from turbofix.program.overlooked import overlooked
 from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.paddings import paddings
 from turbofix.program.placements import UNKNOWN_PLACE
-from turbofix.program.planned import planned
+from turbofix.program.planned import planned, schedule
 from turbofix.program.preloading import cut_by_hand, moved_once, preloads
 from turbofix.program.rebuilt import first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, in_model, no_grad
@@ -198,6 +198,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         layouts=layouts(analysis, known_models) if trains else Layouts(),
         biases=biases(analysis) if trains else Biases(),
         placed=placed(analysis),
+        schedule=schedule(analysis),
         old_names=old_names(analysis),
         scalings=scalings(analysis),
         creations=creations_in_passes(analysis) if trains and not steps else (),
