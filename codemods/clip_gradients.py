@@ -126,18 +126,12 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
     """Trainings of Lightning, whose trainer clips what its optimizer trains, where it is told to."""
     for training in program.trainings:
         module = training.module
-        if (
-            module is None
-            or module.manual
-            or module.freezes is not None
-            or training.parsed
-            or len(training.models) != 1
-        ):
+        if module is None or module.manual or module.freezes is not None or training.parsed:
             continue
-        if not all(each.qualname in OPTIMIZERS for each in program.optimizers) or len(program.optimizers) != 1:
+        if not all(each.qualname in OPTIMIZERS for each in program.optimizers) or not program.optimizers:
             continue
-        attention = attention_of(program, training.models[0], module.calls)
-        if attention is None:
+        found = (attention_of(program, each, module.calls) for each in training.models)  # of several it may be any
+        if (attention := next(filter(None, found), None)) is None:
             continue
         if module.clips is not None:
             yield codemod.in_place(module.clips, "the module clips gradients itself")

@@ -210,41 +210,34 @@ def handed(page: Page, optimizer: Optimizer) -> Handed:
 
 def planned(program: TrainingProgram, step: Step, optimizer: Optimizer) -> Plan:
     """What the rewrite does; Refuse where it is not known to be right."""
-    update = step.updates[0]
-    if (reason := goes_on_from(program, models_of(program, step))) is not None:
-        raise Refuse(reason)
-    if program.framework is not Framework.PYTORCH:
-        raise Refuse("the framework has to prepare a scheduler, which may then count the steps of all processes")
-    if program.processes:
-        raise Refuse("the script starts processes of its own, which would each count their own steps")
-    if sum(optimizer.site in each.optimizers for each in program.steps) > 1:
-        raise Refuse("the optimizer steps in several loops")
-    if not update.alone or update.certainty != "seen" or update.closure:
-        raise Refuse("the step is no plain call of an optimizer that was seen being made")
-    if step.accumulation is not None or update.guard.kind != "always" or update.guard.tests:
-        raise Refuse("not every batch makes a step, so that their number is not that of the batches")
-    if optimizer.in_loop or optimizer.branch is not None:
-        raise Refuse("the optimizer is built in a loop or under a condition")
-    if optimizer.target_text is None or not optimizer.passes_complete:
-        raise Refuse("the optimizer could not be followed from its construction to the step")
-    if optimizer.state_loads:
-        raise Refuse("the optimizer's state is loaded, so that the training may go on from the middle")
-    if (line := why_not_saved([optimizer], optimizer, step.loop.site.path)) is not None:
-        raise Refuse(f"the optimizer's state goes into a checkpoint, and the scheduler's cannot be put beside it{line}")
-    steps = step.planned
-    if steps.text is None or steps.after is None:
-        raise Refuse(steps.why_not or "how many steps there are is not known")
+    update, steps = step.updates[0], step.planned
     loader = program.loader(steps.loader)
-    if steps.loader is not None and (
-        loader is None or loader.dataset.kind not in ("map", "tensors") or loader.first_only
+    sized = loader is not None and loader.dataset.kind in ("map", "tensors") and not loader.first_only
+    saved = why_not_saved([optimizer], optimizer, step.loop.site.path)
+    followed = optimizer.target_text is not None and optimizer.passes_complete
+    for holds, reason in (
+        (program.framework is not Framework.PYTORCH, "the framework has to prepare a scheduler, and counts the steps"),
+        (program.processes, "the script starts processes of its own, which would each count their own steps"),
+        (sum(optimizer.site in each.optimizers for each in program.steps) > 1, "the optimizer steps in several loops"),
+        (not update.alone or update.certainty != "seen" or update.closure, "the step is no plain call of an optimizer"),
+        (step.accumulation is not None or update.guard.tests, "not every batch makes a step"),
+        (optimizer.in_loop or optimizer.branch is not None, "the optimizer is built in a loop or under a condition"),
+        (not followed, "the optimizer could not be followed from its construction to the step"),
+        (optimizer.state_loads, "the optimizer's state is loaded, so that the training may go on from the middle"),
+        (saved is not None, f"the optimizer's state goes into a checkpoint, and the scheduler's cannot{saved}"),
+        (steps.text is None or steps.after is None, steps.why_not or "how many steps there are is not known"),
+        (steps.loader is not None and not sized, "the loader is not known to have a length"),
     ):
-        raise Refuse("the loader is not known to have a length")
+        if holds:
+            raise Refuse(reason)
+    if (pretrained := goes_on_from(program, models_of(program, step))) is not None:
+        raise Refuse(pretrained)
+    assert steps.text is not None and steps.after is not None
     falling = program.schedule == "falling"
     at_home, in_step = companion_names(optimizer, update, WORDS[falling])
-    last = update
-    for each in step.scaler_updates:
-        if each.guard.tests == update.guard.tests and each.function == update.function and update.scaled:
-            last = each
+    where = (update.guard.tests, update.function)
+    alike = [each for each in step.scaler_updates if update.scaled and (each.guard.tests, each.function) == where]
+    last = alike[-1] if alike else update
     return Plan(optimizer, steps.after, steps.text, at_home, in_step, last, falling)
 
 
