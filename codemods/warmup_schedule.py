@@ -59,7 +59,7 @@ from ._attention import attention_in, attention_of, goes_on_from
 from ._frameworks import LEFT
 from ._pages import Page, pages_of
 from ._precision import models_of
-from ._scaler import companion_names, why_not_saved
+from ._scaler import companion_names
 from ._trainers import Switch, is_off, set_switch
 from ._trainers import why_not as why_not_setting
 
@@ -213,7 +213,6 @@ def planned(program: TrainingProgram, step: Step, optimizer: Optimizer) -> Plan:
     update, steps = step.updates[0], step.planned
     loader = program.loader(steps.loader)
     sized = loader is not None and loader.dataset.kind in ("map", "tensors") and not loader.first_only
-    saved = why_not_saved([optimizer], optimizer, step.loop.site.path)
     followed = optimizer.target_text is not None and optimizer.passes_complete
     for holds, reason in (
         (program.framework is not Framework.PYTORCH, "the framework has to prepare a scheduler, and counts the steps"),
@@ -224,7 +223,6 @@ def planned(program: TrainingProgram, step: Step, optimizer: Optimizer) -> Plan:
         (optimizer.in_loop or optimizer.branch is not None, "the optimizer is built in a loop or under a condition"),
         (not followed, "the optimizer could not be followed from its construction to the step"),
         (optimizer.state_loads, "the optimizer's state is loaded, so that the training may go on from the middle"),
-        (saved is not None, f"the optimizer's state goes into a checkpoint, and the scheduler's cannot{saved}"),
         (steps.text is None or steps.after is None, steps.why_not or "how many steps there are is not known"),
         (steps.loader is not None and not sized, "the loader is not known to have a length"),
     ):
