@@ -39,7 +39,8 @@ When refused
     seed gets one: another split would test on rows that were trained on.
 
 Risk
-    exact: as long as nothing interrupts it, the training is the same. recipe where a split gets a seed.
+    exact: as long as nothing interrupts it, the training is the same. What goes on draws other random numbers where a
+    generator of the script's own makes them. recipe where a split gets a seed.
 
 Measured
     Nothing: it makes no step faster.

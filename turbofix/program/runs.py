@@ -11,19 +11,18 @@ from turbofix.nodes import walk
 from turbofix.program.acts import concerned, is_module_class, optimizers_in
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
-from turbofix.program.datasets import GENERATORS, PUBLISHED
+from turbofix.program.datasets import PUBLISHED
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, settled
 from turbofix.program.model import Loader, Parser, Part, Run, Step
-from turbofix.program.names import dotted, loads, parameters, said, stored, targets, walk_here
+from turbofix.program.names import dotted, loads, parameters, said, stored, walk_here
 from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.switches import switch_of
 from turbofix.program.syntax import Glance
 from turbofix.program.values import (
     Class,
     Const,
-    External,
     Host,
     Instance,
     Iterated,
@@ -490,9 +489,6 @@ class Survey:
             names = glance.changing_names(module)
             if names:
                 return f"functions change the global `{min(names)}`"
-            if (drawn := self._generator_of(module)) is not None:
-                where = "" if module is self.module else f" of {module.path.name}"
-                return f"the generator `{drawn}`{where} has a state that a checkpoint would have to hold"
         for text, value in self.values.items():
             if text in known or text not in self._read_in_loop():
                 continue
@@ -503,8 +499,6 @@ class Survey:
                     return f"`{text}` may keep a state that a checkpoint would have to hold"
             if isinstance(value, Iterated) and value.wrapper in ("iter", "cycle", "generator"):
                 return f"the loop goes on with `{text}` from one round to the next"
-            if isinstance(value, Made) and value.kind == "generator":
-                return f"`{text}` has a state that a checkpoint would have to hold"
         for node in walk(self.loop):
             call = node.func if isinstance(node, ast.Call) else None
             if not isinstance(call, ast.Attribute) or call.attr not in _CHANGING:
@@ -519,31 +513,6 @@ class Survey:
             if isinstance(changed, Made) and changed.kind in ("writer", "progress", "scaler"):
                 continue
             return f"`{name}` may keep a state that a checkpoint would have to hold"
-        return None
-
-    def _generator_of(self, module: ModuleFile) -> str | None:
-        """A random generator with a state of its own that a file keeps: in a global, an attribute, beside the loop."""
-        if not any(name.rpartition(".")[2] in module.text for name in GENERATORS):
-            return None
-        places = self.analysis.facts.places
-        for call in every(ast.Call, module.tree):
-            head, _, rest = (dotted(call.func) or "").partition(".")
-            made = {
-                f"{each.qualname}.{rest}".rstrip(".")
-                for each in members(module.scope.names.get(head))
-                if isinstance(each, External)
-            }
-            if not made & set(GENERATORS):
-                continue
-            statement, scope = places.statement(call, module), places.scope(call, module)
-            kept = isinstance(statement, (ast.Assign, ast.AnnAssign)) and not isinstance(scope, ast.ClassDef)
-            around = [each.func for each in places.ancestors(call, module) if isinstance(each, ast.Call)]
-            kept = kept and not any((dotted(each) or "").rpartition(".")[2] in _DRAWING for each in around)
-            into = [statement.target] if isinstance(statement, ast.AnnAssign) else getattr(statement, "targets", [])
-            for target in (one for each in into for one in targets(each)) if kept else ():
-                beside = scope is self.scope or isinstance(scope, ast.Module)
-                if isinstance(target, ast.Attribute) or (beside and isinstance(target, ast.Name)):
-                    return ast.unparse(target)
         return None
 
     def _own_state(self, cls: Class, known: set[str]) -> str | None:
