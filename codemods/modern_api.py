@@ -20,9 +20,9 @@ Use instead
 
     In the same way: ``from torch._six import inf``, ``verbose=`` of a learning rate schedule, ``np.int`` and its like,
     ``save_image(range=...)``, two names for a packed sequence's four fields (``[:2]``), ``correct[:5].view(-1)`` where
-    it is transposed (``reshape``), whole numbers as labels of a loss for probabilities (``dtype=torch.float``), a whole
-    object read by ``torch.load`` (``weights_only=False``: load only files of your own), and arguments that Lightning's
-    trainer (``gpus=1``) or transformers' settings (``evaluation_strategy=``, ``warmup_ratio=``) take no more.
+    it is transposed (``reshape``), a whole object read by ``torch.load`` (``weights_only=False``: load only files of
+    your own), and arguments that Lightning's trainer (``gpus=1``) or transformers' settings (``evaluation_strategy=``,
+    ``warmup_ratio=``) take no more.
 
 When refused
     Where what is gone has more than one successor (``torchtext.legacy``). Nothing is said where the program itself has
@@ -89,4 +89,4 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.drop_argument(plan.part, plan.texts[0])
     else:
         name, value = plan.texts
-        edit.argument(plan.site, name, edit.name(value, plan.site) if "." in value else value)
+        edit.argument(plan.site, name, value)

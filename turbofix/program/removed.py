@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 from turbofix.findings import Site
 from turbofix.nodes import ASYNC, walk
@@ -26,7 +26,7 @@ from turbofix.program.model import Removed, Target
 from turbofix.program.names import dotted
 from turbofix.program.sites import Places
 from turbofix.program.tensors import is_scalar
-from turbofix.program.values import Const, Host, Instance, Made, ModuleValue, Opaque, Tensor, members
+from turbofix.program.values import Host, Instance, Made, ModuleValue, Opaque, Tensor, members
 
 _ALIASES = words("int float complex object str")
 """What ``np.int`` and its like were other names of, until numpy 1.24 (``np.bool`` is back since numpy 2.0)."""
@@ -44,15 +44,8 @@ _IMPORTED = {
 """What an import of a name that is gone becomes; one that becomes an assignment may stand for the name, too."""
 
 _PACKING = words("torch.nn.utils.rnn.pack_padded_sequence torch.nn.utils.rnn.pack_sequence")
-_PROBABILITIES = words(
-    """
-    torch.nn.BCELoss torch.nn.BCEWithLogitsLoss torch.nn.functional.binary_cross_entropy
-    torch.nn.functional.binary_cross_entropy_with_logits
-    """
-)
 _OF_MODELS = words("eval train parameters named_parameters modules children state_dict forward")
 _READING = words("data cpu numpy detach")
-_KEEPING_TYPE = words("to cuda cpu detach view reshape squeeze unsqueeze")
 _CATCHING = words("KeyboardInterrupt SystemExit StopIteration OSError FileNotFoundError GeneratorExit")
 """What a handler may catch that none of these errors is."""
 
@@ -103,19 +96,15 @@ def _found(analysis: Analysis, module: ModuleFile, target: Target) -> Iterator[t
             if (number := _number(analysis, module, item)) is not None:
                 why = f"`{quoted(item)}` indexes a number, which raises an error since torch 0.5"
                 yield item, Removed(site(item), why, "item", site(number))
-    if ASYNC in _keywords(module.tree):
-        for old in every(ast.keyword, module.tree):
-            if old.arg == ASYNC:
-                why = "`async` is a word of Python's own since 3.7; the argument is `non_blocking`"
-                new = f"non_blocking={analysis.facts.places.text(old.value, module)}"
-                yield old, Removed(site(old), why, "argument", None, (ASYNC, new))
-    if "torch.full" in module.text:
-        yield from _integer_labels(analysis, module)
-    if ".t()" in module.text:
-        for view in every(ast.Attribute, module.tree):
-            if view.attr == "view" and _is_of_transposed(analysis, module, view):
-                why = f"`{quoted(view.value)}` is transposed, and `view` raises an error for it since torch 1.7"
-                yield view, Removed(site(view), why, "after", site(view.value), (".reshape",))
+    for old in every(ast.keyword, module.tree):
+        if old.arg == ASYNC:
+            why = "`async` is a word of Python's own since 3.7; the argument is `non_blocking`"
+            new = f"non_blocking={analysis.facts.places.text(old.value, module)}"
+            yield old, Removed(site(old), why, "argument", None, (ASYNC, new))
+    for view in every(ast.Attribute, module.tree) if ".t()" in module.text else ():
+        if view.attr == "view" and _is_of_transposed(view.value, analysis.facts.places.scope(view, module)):
+            why = f"`{quoted(view.value)}` is transposed, and `view` raises an error for it since torch 1.7"
+            yield view, Removed(site(view), why, "after", site(view.value), (".reshape",))
     for alias in every(ast.Attribute, module.tree) if "numpy" in module.text else ():
         if alias.attr in _ALIASES and isinstance(alias.value, ast.Name) and alias.value.id in _numpy(module.tree):
             why = f"numpy has no `{alias.attr}` of its own since 1.24: `{quoted(alias)}` raises an error"
@@ -132,12 +121,6 @@ def _quoted(analysis: Analysis, module: ModuleFile, node: ast.AST) -> str:
 
 def _keyword(call: ast.Call, name: str) -> ast.expr | None:
     return next((each.value for each in call.keywords if each.arg == name), None)
-
-
-@once_per_node
-def _keywords(tree: ast.Module) -> frozenset[str]:
-    """The names of all keywords that a file's calls give."""
-    return frozenset(each.arg for each in every(ast.keyword, tree) if each.arg is not None)
 
 
 @once_per_node
@@ -188,87 +171,30 @@ def _gone_back_from(scope: ast.AST) -> frozenset[str]:
     return frozenset(name for each in named if (name := dotted(each.value)) is not None)
 
 
-# --- views, labels, calls, imports ------------------------------------------------------------------------------------
+# --- views, calls, imports ------------------------------------------------------------------------------------
 
 
-def _is_of_transposed(analysis: Analysis, module: ModuleFile, view: ast.Attribute) -> bool:
-    """``correct[:k].view`` where ``correct`` was compared with ``pred.t()``; its first row alone can be viewed."""
-    if not isinstance(view.value, ast.Subscript) or not isinstance(view.value.slice, ast.Slice):
+def _is_of_transposed(part: ast.expr, scope: ast.AST) -> bool:
+    """Whether it is ``correct[:k]``, where ``correct`` is compared with ``pred.t()``; one row alone can be viewed."""
+    if not isinstance(part, ast.Subscript) or not isinstance(part.slice, ast.Slice):
         return False
-    part, held = view.value.slice, view.value.value
-    is_one = isinstance(part.upper, ast.Constant) and part.upper.value == 1
-    if part.lower is not None or part.step is not None or part.upper is None or is_one:
-        return False
-    called = analysis.facts.places.parent(view, module)
-    if not isinstance(called, ast.Call) or called.func is not view:
-        return False
-    return isinstance(held, ast.Name) and held.id in _transposed(analysis.facts.places.scope(view, module))
+    last = part.slice.upper
+    whole = last is None or part.slice.lower is not None or getattr(last, "value", None) == 1
+    return not whole and dotted(part.value) in _transposed(scope)
 
 
 @once_per_node
-def _transposed(scope: ast.AST) -> frozenset[str]:
-    """The names of a function that are set once, to what is compared with ``pred.t()``."""
-    set_to: dict[str, list[ast.expr]] = {}
-    for each in walk(scope):
-        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
-            set_to.setdefault(each.targets[0].id, []).append(each.value)
-
-    def is_turned(node: ast.expr) -> bool:
-        if isinstance(node, ast.Name):
-            return node.id in set_to and is_turned_by(set_to[node.id][-1])
-        return is_turned_by(node)
-
-    def is_turned_by(node: ast.expr) -> bool:
-        return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "t"
-
-    def is_compared(node: ast.expr) -> bool:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "eq" and node.args:
-            return is_turned(node.func.value)
-        return isinstance(node, ast.Compare) and is_turned(node.left)
-
-    return frozenset(name for name, values in set_to.items() if len(values) == 1 and is_compared(values[0]))
+def _transposed(scope: ast.AST) -> frozenset[str | None]:
+    """The names that a function sets to what is compared with ``pred.t()``."""
+    sets = [(dotted(each.targets[0]), each.value) for each in walk(scope) if isinstance(each, ast.Assign)]
+    turned = {name for name, value in sets if ast.unparse(value).endswith(".t()")}
+    compared = [(name, value.func.value) for name, value in sets if _is_call_of(value, "eq")]
+    compared += [(name, value.left) for name, value in sets if isinstance(value, ast.Compare)]
+    return frozenset(name for name, one in compared if dotted(one) in turned or _is_call_of(one, "t"))
 
 
-def _integer_labels(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[ast.AST, Removed]]:
-    """``torch.full((n,), 1)``, which makes integers since torch 1.7, where a loss for probabilities takes it."""
-    taken: set[tuple[ast.AST, str]] = set()
-    given: set[ast.AST] = set()
-    for event in analysis.facts.of("criterion"):
-        if event.module is module and event.name in _PROBABILITIES and isinstance(event.node, ast.Call):
-            scope = analysis.facts.places.scope(event.node, module)
-            taken |= {(scope, each.id) for each in event.node.args[1:2] if isinstance(each, ast.Name)}
-            given.update(event.node.args[1:2])
-    for event in analysis.facts.of("call") if given else ():
-        call = event.node
-        if event.module is not module or event.name != "torch.full" or not isinstance(call, ast.Call):
-            continue
-        statement = analysis.facts.places.statement(call, module)
-        names = [each.id for each in getattr(statement, "targets", ()) if isinstance(each, ast.Name)]
-        scope = analysis.facts.places.scope(call, module)
-        is_label = call in given or any((scope, name) in taken for name in names)
-        if not is_label or _keyword(call, "dtype") is not None or _is_cast(analysis, module, call):
-            continue
-        passed = event.arguments.get("fill_value", 1) if event.arguments is not None else None
-        values = members(passed.value) if passed is not None else ()
-        if values and all(isinstance(each, Const) and type(each.value) is int for each in values):
-            said = _quoted(analysis, module, call)
-            why = f"`{said}` makes integers since torch 1.7, for which the loss raises an error"
-            place = analysis.facts.places.site(call, module)
-            yield call, Removed(place, why, "given", None, ("dtype", "torch.float"))
-
-
-def _is_cast(analysis: Analysis, module: ModuleFile, call: ast.Call) -> bool:
-    """Whether a method changes the type of what a call gives: ``torch.full((n,), 1).float()``; a device does not."""
-    node: ast.AST = call
-    while isinstance(method := analysis.facts.places.parent(node, module), ast.Attribute):
-        above = analysis.facts.places.parent(method, module)
-        if above is None or method.attr not in _KEEPING_TYPE:
-            return True
-        typed = isinstance(above, ast.Call) and (len(above.args) > 1 or _keyword(above, "dtype") is not None)
-        if (method.attr == "to" and typed) or any(event.kind == "cast" for event in analysis.facts.at(above)):
-            return True
-        node = above
-    return False
+def _is_call_of(node: ast.expr, method: str) -> TypeGuard[Any]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
 
 
 def _calls(analysis: Analysis, module: ModuleFile, target: Target) -> Iterator[tuple[ast.AST, Removed]]:
