@@ -271,7 +271,7 @@ def target(settings: Settings, entry: Path, root: Path) -> Target:
         chosen or installed_capability() or default.capability,
         settings.torch_version or required or default.torch,
         default.torch if required is not None and required < default.torch else None,
-        tuple((name, required_version(pattern, folder, root)) for name, pattern in OTHERS.items()),
+        tuple((name, old) for name, pattern in OTHERS.items() if (old := required_version(pattern, folder, root))),
     )
 
 

@@ -44,7 +44,7 @@ class Target:
     capability: tuple[int, int] = (8, 0)
     torch: tuple[int, int] = (2, 4)
     recent: tuple[int, int] | None = None
-    others: tuple[tuple[str, tuple[int, int] | None], ...] = ()
+    others: tuple[tuple[str, tuple[int, int]], ...] = ()
 
     def oldest(self, package: str) -> tuple[int, int] | None:
         """The oldest version of another package that a rewrite must serve; None where nothing is asked for."""
