@@ -152,12 +152,12 @@ def is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 3
         return False
     fields = [each for each in node.elts if isinstance(each, ast.Dict)]
     pairs = [pair for each in fields for pair in zip(each.keys, each.values, strict=True)]
-    given = [value for key, value in pairs if getattr(key, "value", None) == "params"]
-    return len(given) == len(node.elts) and all(
+    params = [value for key, value in pairs if getattr(key, "value", None) == "params"]
+    return len(params) == len(node.elts) and all(
         _conditions(each) is not None
         if isinstance(each, (ast.ListComp, ast.GeneratorExp))
         else is_all(analysis, each, module, depth - 1)
-        for each in given
+        for each in params
     )
 
 
