@@ -18,14 +18,15 @@ Use instead
             optimizer.step()
 
     1.0 is what the Trainer of transformers clips to (``max_grad_norm``). The line stands before the step, under its
-    condition, so that with accumulation the sum is clipped, once; beside a scaler ``scaler.unscale_(optimizer)`` comes
+    condition, so that with accumulation the sum is clipped, once. Where the optimizer may have other parameters than
+    those of one model, what is in its ``param_groups`` is clipped. Beside a scaler ``scaler.unscale_(optimizer)`` comes
     first. Lightning's trainer has ``gradient_clip_val=1.0``; Accelerate and Fabric have calls of their own.
 
 When refused
     Nothing is said of models without an attention, of convolutional networks, of what is trained on top of a frozen
     model, of steps that clip or in which several optimizers step, and of programs whose framework clips. It is refused
 
-    - where the optimizer is not known to train all parameters of one model, or the function has no name for it;
+    - where the function of the step has no name for what it trains;
     - where gradients are read or changed by hand, by hooks, or by a call between the backward and the step;
     - where a step goes through a closure or is read, or gradients are differentiated again;
     - under FSDP, whose parameters are pieces, beside strategies of Lightning of another kind, and for a fused optimizer
@@ -54,7 +55,7 @@ from turbofix.records import dataclass
 
 from ._attention import attention_in, attention_of, goes_on_from
 from ._frameworks import LEFT
-from ._precision import models_of
+from ._precision import models_of, requote
 from ._trainers import FULL, Switch, is_off, is_sharded, judged
 from ._trainers import why_not as why_not_setting
 
@@ -79,10 +80,11 @@ SHARDED = ("torch.distributed.fsdp.", "torch.distributed._composable.fsdp.")
 
 @dataclass(frozen=True)
 class Plan:
-    """Where to clip, of what, and by whom: torch, or a framework's object that ``backward`` is called on."""
+    """Where to clip, of which model (None: what the optimizer has), and by whom: torch, or a framework's object that
+    ``backward`` is called on."""
 
     update: Act
-    text: str
+    text: str | None
     framework: Framework
     backward: Act
     unscaled: bool
@@ -113,12 +115,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = (of_loop(step), attention)
         reason = why_not(program, step) or goes_on_from(program, models_of(program, step))
         weights = next((each for each in step.weights if each.update == update.site), Weights(update.site))
-        reason = reason or weights.why_not
-        if reason is not None or weights.text is None:
-            yield codemod.refuse(update.site, message, reason or "what it trains is not known", evidence=seen)
+        named = weights.text if program.framework is Framework.FABRIC else weights.text or update.concerns
+        reason = reason or weights.why_not or (None if named else "the function that makes the step has no name for it")
+        if reason is not None:
+            yield codemod.refuse(update.site, message, reason, evidence=seen)
             continue
-        unscaled = bool(step.unscales)
-        plan = Plan(update, weights.text, program.framework, step.backwards[0], unscaled)
+        plan = Plan(update, weights.text, program.framework, step.backwards[0], bool(step.unscales))
         yield codemod.finding(update.site, message, plan=plan, evidence=seen)
 
 
@@ -126,18 +128,12 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
     """Trainings of Lightning, whose trainer clips what its optimizer trains, where it is told to."""
     for training in program.trainings:
         module = training.module
-        if (
-            module is None
-            or module.manual
-            or module.freezes is not None
-            or training.parsed
-            or len(training.models) != 1
-        ):
+        if module is None or module.manual or module.freezes is not None or training.parsed:
             continue
-        if not all(each.qualname in OPTIMIZERS for each in program.optimizers) or len(program.optimizers) != 1:
+        if not all(each.qualname in OPTIMIZERS for each in program.optimizers) or not program.optimizers:
             continue
-        attention = attention_of(program, training.models[0], module.calls)
-        if attention is None:
+        found = (attention_of(program, each, module.calls) for each in training.models)  # of several it may be any
+        if (attention := next(filter(None, found), None)) is None:
             continue
         if module.clips is not None:
             yield codemod.in_place(module.clips, "the module clips gradients itself")
@@ -198,6 +194,10 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     assert isinstance(plan, Plan)
     place = plan.update.site
     parameters = f"{plan.text}.parameters()"
+    if plan.text is None:
+        group, each = edit.free_name("group", place), edit.free_name("each", place)
+        groups = f"{plan.update.concerns}.param_groups"
+        parameters = requote(f'[{each} for {group} in {groups} for {each} in {group}["params"]]', edit, place)
     if plan.framework is Framework.PYTORCH:
         lines = []
         if plan.update.scaled and not plan.unscaled:

@@ -35,11 +35,12 @@ When refused
     Nothing is offered for a training that is known to be short (five million samples), or saves the weights in each of
     its few passes, saves the optimizer's state, or speaks of resuming or signals. It is refused where files are deleted
     at the start, in notebooks, under Accelerate, where several processes or loops train, where the outer loop is no
-    ``for ... in range(...)``, where an epoch leaves to the next what cannot be saved, and where the data are split by
-    chance without a seed: the split would be another one, and training rows would be tested on.
+    ``for ... in range(...)``, and where an epoch leaves to the next what cannot be saved. A split by chance without a
+    seed gets one: another split would test on rows that were trained on.
 
 Risk
-    exact: as long as nothing interrupts it, the training is the same.
+    exact: as long as nothing interrupts it, the training is the same. What goes on draws other random numbers where a
+    generator of the script's own makes them. recipe where a split gets a seed.
 
 Measured
     Nothing: it makes no step faster.
@@ -54,6 +55,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.program.model import Framework, Run, TrainingProgram
+from turbofix.program.runs import SEEDED
 from turbofix.records import dataclass
 
 from ._precision import requote
@@ -117,6 +119,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     else:
         message += "it is saved nowhere"
     reason = run.why_not
+    if run.drawn:
+        drawn = " and ".join(f"`{name}` on {site.line_from(run.loop.path)}" for site, name in run.drawn)
+        message += f"; a seed for {drawn} lets the run that goes on choose the same data"
     if run.rounds == 1:
         reason = "it is one pass over the data, which would begin anew"
     if program.entry.suffix == ".ipynb":
@@ -132,7 +137,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     rounds = run.rounds if run.result or run.weights else None
     assumes = () if rounds is not None and (run.samples is not None or rounds >= ROUNDS) else (LONG_ENOUGH,)
     plan = Plan(run, program.device.reaches_cuda or program.names_cuda)
-    yield codemod.finding(run.loop, message, plan=plan, evidence=tuple(seen), assumes=assumes)
+    risk = Risk.RECIPE if run.drawn else Risk.EXACT
+    yield codemod.finding(run.loop, message, plan=plan, risk=risk, evidence=tuple(seen), assumes=assumes)
 
 
 def is_short(program: TrainingProgram, run: Run) -> bool:
@@ -207,6 +213,14 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         f"    {due} = {clock}() + 100 * ({clock}() - {due})  # a hundredth of the time, at most",
         above_comments=True,
     )
+    for site, name in run.drawn:
+        by = SEEDED[name]
+        if "." in by:
+            given = edit.text(site).partition("(")[2]
+            edit.replace(site, f"{edit.name(by, site)}(0).{name.rpartition('.')[2]}({given}")
+        else:
+            seed = f"{edit.name('torch.Generator', site)}().manual_seed(0)" if by == "generator" else "0"
+            edit.argument(site, by, seed)
     if run.start_site is not None:
         edit.replace(run.start_site, run.counter)
     else:

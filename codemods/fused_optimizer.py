@@ -173,6 +173,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if program.framework in NAMES:
             value = fused_under(program, optimizer)
         unasked = program.framework in NAMES and optimizer.owner is None and may_scale_under(program)
+        # who starts it may shard the parameters, too
+        unasked |= program.framework is Framework.ACCELERATE and optimizer.qualname not in ON_DTENSORS
         scaled = optimizer.state_loads and any(part.kind == "scaler" for part in program.precision)
         open_ones = (
             *assumes,
@@ -435,25 +437,11 @@ def why_not_under(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         )
     if any(named(each) <= SCALED for each in precisions(program)):
         return f"the script asks {framework} for fp16, whose GradScaler cannot skip a fused step as {framework} expects"
-    for owner in program.owners:
-        for name in ("parallelism_config", "torch_tp_plugin"):
-            if owner.argument(name).state != "absent":
-                return f"{name} may shard some of the parameters, and a fused step takes all of them or none"
-    if optimizer.qualname not in ON_DTENSORS and may_be_dtensors(program):
-        name = (optimizer.qualname or "").rpartition(".")[2]
-        return f"{framework} may shard the parameters as DTensors (FSDP2), for which torch has no fused {name}"
+    names = ("parallelism_config", "torch_tp_plugin", *(() if optimizer.qualname in ON_DTENSORS else ("strategy",)))
+    for given in (owner.argument(name) for owner in program.owners for name in names):
+        if given.state != "absent" and not (given.known and all(isinstance(one, str) for one in given.values)):
+            return "some of the parameters may be sharded (DTensors), and a fused step takes all of them or none"
     return None
-
-
-def may_be_dtensors(program: TrainingProgram) -> bool:
-    """Whether parameters may be sharded as DTensors: Accelerate's launcher may choose it, Fabric's script only."""
-    if program.framework is Framework.ACCELERATE:
-        return True
-    strategies = [owner.argument("strategy") for owner in program.owners]
-    return any(
-        each.state != "absent" and not (each.known and all(isinstance(one, str) for one in each.values))
-        for each in strategies
-    )
 
 
 def may_scale_under(program: TrainingProgram) -> bool:

@@ -49,7 +49,7 @@ from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
 from turbofix.nodes import walk
 from turbofix.program.evidence import of_loop, of_value
-from turbofix.program.model import Act, Framework, Step, TrainingProgram
+from turbofix.program.model import Act, Argument, Framework, Step, TrainingProgram
 from turbofix.program.names import loaded
 from turbofix.records import dataclass
 
@@ -100,11 +100,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if wish.state == "absent" or wish.text is None or not step.reached or len(step.backwards) == 0:
             continue
         place = step.backwards[0].site
-        said = f"{wish.option} says" if wish.option else f"`{wish.text}` says"
-        message = (
-            f"every batch is an update of its own, although {said} that the gradients of "
-            f"{wish.values[0] if wish.values[0] != 1 else 'several'} add up, and nothing reads it"
-        )
+        message = unheard(wish)
         if step.scheduler_steps:
             message += "; the schedule would count updates then, and no more batches"
         seen = (of_loop(step), of_value("the number of batches", wish, place))
@@ -116,6 +112,15 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(place, message, plan=Plan(step, wish.text, averages), evidence=seen)
 
 
+def unheard(wish: Argument) -> str:
+    """What is said of a number of batches that nothing reads."""
+    said, many = wish.option or f"`{wish.text}`", wish.values[0] if wish.values[0] != 1 else "several"
+    return (
+        f"every batch is an update of its own, although {said} says that the gradients of {many} add up, "
+        "and nothing reads it"
+    )
+
+
 def under_trainer(program: TrainingProgram, switch: str) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings of a framework whose trainer adds gradients up where it is told to."""
     for training in program.trainings:
@@ -124,11 +129,7 @@ def under_trainer(program: TrainingProgram, switch: str) -> Iterator[Finding | R
             continue
         if training.module is not None and training.module.manual:
             continue
-        said = f"{wish.option} says" if wish.option else f"`{wish.text}` says"
-        message = (
-            f"every batch is an update of its own, although {said} that the gradients of "
-            f"{wish.values[0] if wish.values[0] != 1 else 'several'} add up, and nothing reads it"
-        )
+        message = unheard(wish)
         seen = (of_value("the number of batches", wish, training.site),)
         reason = why_not_setting(program, training, switch, wish.text)
         if reason is None and (by_deepspeed(training) or is_sharded(training)):
@@ -140,27 +141,28 @@ def why_not(program: TrainingProgram, step: Step) -> str | None:
     """What the model knows that is in the way."""
     if len(step.backwards) != 1 or len(step.updates) != 1 or len(step.optimizers) > 1:
         return "the step has several losses or optimizers"
-    backward, update = step.backwards[0], step.updates[0]
-    if update.closure or backward.create_graph:
-        return "the optimizer computes the loss itself" if update.closure else "the gradient is differentiated again"
-    waiting = acts(step)
-    if any(act.guard.kind != "always" for act in (backward, *waiting, *step.zero_grads)):
-        return "some of the step happens under a test"
-    if any(act.function != step.function or act.site.path != step.loop.site.path for act in (backward, *waiting)):
-        return "backward and update stand in functions of their own"
-    if not all(act.alone for act in (backward, *waiting, *step.zero_grads)):
-        return "the result of a call that would no more happen with every batch is read"
-    if step.grad_reads:
-        return f"gradients are read by hand ({step.grad_reads[0].line_from(step.loop.site.path)})"
-    if len(step.zero_grads) != 1:
-        return "the gradients are cleared in several places, or in none that was seen"
-    if step.loop.sized is None:
-        return "the number of batches cannot be told, so that the last group of an epoch could not be flushed"
-    if step.loop.counter is not None and step.loop.counter_start not in (0, 1):
-        return "the batches are counted from another number"
-    if program.distributed or program.processes:
-        return "several processes train, which would exchange gradients with every batch (no_sync)"
-    return None
+    backward, update, loop = step.backwards[0], step.updates[0], step.loop
+    waiting = (backward, *acts(step))
+    reasons = {
+        "the optimizer computes the loss itself": update.closure,
+        "the gradient is differentiated again": backward.create_graph,
+        "some of the step happens under a test": any(
+            each.guard.kind != "always" for each in (*waiting, *step.zero_grads)
+        ),
+        "backward and update stand in functions of their own": any(
+            each.function != step.function or each.site.path != loop.site.path for each in waiting
+        ),
+        "the result of a call that would no more happen with every batch is read": not all(
+            each.alone for each in (*waiting, *step.zero_grads)
+        ),
+        "gradients are read by hand": step.grad_reads,
+        "the gradients are cleared in several places, or in none that was seen": len(step.zero_grads) != 1,
+        "the number of batches cannot be told, nor the last group flushed": loop.sized is None,
+        "the batches are counted from another number": loop.counter is not None and loop.counter_start not in (0, 1),
+        "several processes train, and would exchange gradients with every batch (no_sync)": program.distributed
+        or program.processes,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def acts(step: Step) -> tuple[Act, ...]:

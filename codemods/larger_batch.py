@@ -257,7 +257,7 @@ def grown(  # noqa: PLR0913
     values += ((sums.edit_at, 1),) if sums is not None and sums.edit_at is not None else ()
     rates: list[Rate] = []
     if evaluates:
-        message += f"batches of {enough} may change a figure that is averaged over batches"
+        message += f"batches of {enough} change a figure that is averaged or summed over batches"
     else:
         rates = rates_of(program, steps, times) if len({each for each, _ in few_at}) == 1 else []
         rates = [each for each in rates if each[0] not in changed]

@@ -20,12 +20,14 @@ Use instead
 
     In the same way: ``from torch._six import inf``, ``verbose=`` of a learning rate schedule, ``np.int`` and its like,
     ``save_image(range=...)``, two names for a packed sequence's four fields (``[:2]``), ``correct[:5].view(-1)`` where
-    it is transposed (``reshape``), whole numbers as labels of a loss for probabilities (``dtype=torch.float``).
+    it is transposed (``reshape``), a whole object read by ``torch.load`` (``weights_only=False``: load only files of
+    your own), and arguments that Lightning's trainer (``gpus=1``) or transformers' settings (``evaluation_strategy=``,
+    ``warmup_ratio=``) take no more.
 
 When refused
     Where what is gone has more than one successor (``torchtext.legacy``). Nothing is said where the program itself has
-    an answer: in an ``except``, in a ``try`` that catches the error, under a test of the version. What is old and works
-    (``Variable(x)``, ``volatile=True``, ``size_average=``) is left alone.
+    an answer: in an ``except``, in a ``try`` that catches the error, under a test of the version, or where the
+    requirements ask for an older version. What is old and works (``Variable(x)``, ``volatile=True``) is left alone.
 
 Risk
     exact: the new form is what the old one meant.
@@ -81,11 +83,10 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.replace(plan.site, f"{edit.text(plan.part)}.item()")
     elif plan.part is not None and plan.how == "after":
         edit.replace(plan.site, edit.text(plan.part) + plan.texts[0])
-    elif plan.part is not None and plan.how == "keyword":
-        old, new = plan.texts
-        edit.argument(plan.site, new, edit.text(plan.part))
-        edit.drop_argument(plan.site, old)
-    elif plan.how == "drop":
-        edit.drop_argument(plan.site, plan.texts[0])
+    elif plan.how == "argument" and plan.texts[1]:
+        edit.replace(plan.site, plan.texts[1])
+    elif plan.part is not None and plan.how == "argument":
+        edit.drop_argument(plan.part, plan.texts[0])
     else:
-        edit.argument(plan.site, "dtype", edit.name("torch.float", plan.site))
+        name, value = plan.texts
+        edit.argument(plan.site, name, value)

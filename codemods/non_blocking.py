@@ -164,7 +164,7 @@ def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | I
         return  # what it says is not looked into
     message = f"Accelerate waits for the copy of a batch of {called(pinned[0])} to the GPU in every step"
     seen = (of_value("dataloader_config", given, owner.site), *of_loader(program, pinned[0], "pin_memory"))
-    reason, old = None, program.target.accelerate
+    reason, old = None, program.target.oldest("accelerate")
     if (old is not None and old < SINCE) or owner.argument("logging_dir").state != "absent":  # which went before that
         reason = f"the project serves an Accelerate older than {version(SINCE)}, which cannot be told"
     elif owner.open_mapping:

@@ -13,7 +13,7 @@ Use instead
     ::
 
         total_steps = args.epochs * len(train_loader)
-        warmup_steps = max(1, total_steps // 20)
+        warmup_steps = max(1, min(1000, total_steps // 20))
         scheduler = torch.optim.lr_scheduler.SequentialLR(
             optimizer,
             [
@@ -23,11 +23,13 @@ Use instead
             milestones=[warmup_steps],
         )
 
-    and ``scheduler.step()`` behind each step. Its state goes into the checkpoints that hold the optimizer's.
+    and ``scheduler.step()`` behind each step. Its state goes into the checkpoints that hold the optimizer's. Beside a
+    schedule that lets the rate fall from its height on, as ``CosineAnnealingLR``, there is the ``LinearLR`` alone.
+    Lightning is handed it with ``"interval": "step"``, and transformers' settings get ``warmup_steps=100``.
 
 When refused
     Nothing is said of models without attention, convolutional networks, other optimizers than Adam and AdamW, and
-    programs that schedule. It is refused where
+    programs with a warm-up or another kind of schedule. It is refused where
 
     - the number of steps cannot be written down beside the optimizer, or not every batch makes a step;
     - the optimizer is built in a loop or under a condition, its state is loaded, or it is not followed to the step;
@@ -42,6 +44,7 @@ Measured
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE, RECENT_TORCH
@@ -49,13 +52,16 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_loop
-from turbofix.program.model import Act, Framework, Optimizer, Step, TrainingProgram
+from turbofix.program.model import Act, Framework, Optimizer, Step, Training, TrainingProgram
 from turbofix.records import dataclass
 
-from ._attention import attention_in, goes_on_from
+from ._attention import attention_in, attention_of, goes_on_from
 from ._frameworks import LEFT
+from ._pages import Page, pages_of
 from ._precision import models_of
-from ._scaler import companion_names, why_not_saved
+from ._scaler import companion_names
+from ._trainers import Switch, is_off, set_switch
+from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
     __name__,
@@ -69,11 +75,16 @@ codemod = Codemod(
 OPTIMIZERS = frozenset(("torch.optim.Adam", "torch.optim.AdamW"))
 SINCE = (1, 10)  # torch.optim.lr_scheduler.SequentialLR
 SCHEDULERS = "torch.optim.lr_scheduler"
+WORDS = ("scheduler", "warmup")
+"""What the new schedule is called: the only one, or the one before another."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the scheduler is made, how many steps it counts, how it is called, and what it is stepped after."""
+    """Where the scheduler is made, how many steps it counts, how it is called, and what it is stepped after.
+
+    ``falling``: a schedule lets the rate fall, and lacks the warm-up.
+    """
 
     optimizer: Optimizer
     after: Site
@@ -81,22 +92,39 @@ class Plan:
     at_home: str
     in_step: str
     stepped_after: Act
+    falling: bool
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What a module returns to Lightning: its optimizer by name (or to be named), and its schedules."""
+
+    returned: Site
+    value: Site
+    optimizer: str
+    made: Site | None
+    schedules: tuple[str, ...]
+
+
+AT_ONCE = "the learning rate of a transformer has its full height at once, and falls from there: it lacks a warm-up"
+CONSTANT = "the learning rate of a transformer is the same in all steps, with no warm-up and no decay"
 
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Transformers that are trained at a constant learning rate."""
-    if program.framework not in LEFT or program.hands_over or program.target.torch < SINCE:
+    """Transformers that are trained without a warm-up."""
+    message = CONSTANT if program.schedule == "no" else AT_ONCE
+    if program.schedule == "other" or program.target.torch < SINCE or program.hands_over:
         return
-    for step in program.steps:
+    yield from under_trainers(program, message)
+    for step in program.steps if program.framework in LEFT else ():
         trained = step.weights[0].model if len(step.weights) == 1 else None
-        if len(step.updates) != 1 or len(step.optimizers) != 1 or not step.backwards or step.planned.scheduled:
+        if len(step.updates) != 1 or len(step.optimizers) != 1 or not step.backwards:
             continue
         optimizer = program.optimizer(step.optimizers[0])
         attention = attention_in(program, step, trained)
         if optimizer is None or optimizer.qualname not in OPTIMIZERS or attention is None:
             continue
-        message = "the learning rate of a transformer is the same in all steps, with no warm-up and no decay"
         seen = (of_loop(step), attention)
         try:
             plan = planned(program, step, optimizer)
@@ -107,77 +135,174 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.finding(optimizer.site, message, plan=plan, evidence=(*seen, counted))
 
 
+def under_trainers(program: TrainingProgram, message: str) -> Iterator[Finding | Refusal]:
+    """Trainings by transformers' trainer, whose settings have a number of steps, and by Lightning's."""
+    for training in program.trainings:
+        calls = training.module.calls if training.module is not None else ()
+        attention = attention_of(program, training.models[0], calls) if len(training.models) == 1 else None
+        if attention is None:
+            continue
+        most = next((each for each in training.argument("max_steps").values if type(each) is int and each > 0), 2000)
+        plan: Switch | Handed = Switch("warmup_steps", str(max(1, min(100, most // 20))))
+        where = training.site
+        if program.framework is Framework.TRANSFORMERS:
+            kind = training.argument("lr_scheduler_type")
+            warms = not all(is_off(training.argument(name)) for name in ("warmup_steps", "warmup_ratio"))
+            if warms or training.own_optimizer or "constant" in map(str, kind.values):
+                continue
+            message, reason = AT_ONCE, why_not_setting(program, training, "warmup_steps", "100")
+        else:
+            optimizer = program.optimizers[0] if len(program.optimizers) == 1 else None
+            if optimizer is None or optimizer.qualname not in OPTIMIZERS or training.module is None:
+                continue
+            where = optimizer.site
+            try:
+                plan, reason = handed(pages_of(program)(where), optimizer), why_not_handed(program, training)
+            except Refuse as refused:
+                reason = str(refused)
+        yield codemod.offer(where, message, reason, plan=plan, evidence=(attention,))
+
+
+def why_not_handed(program: TrainingProgram, training: Training) -> str | None:
+    """What speaks against a schedule more in Lightning's hands, if anything."""
+    if (oldest := program.target.oldest("lightning")) is not None and oldest < (1, 6):
+        return "the project serves a Lightning that does not know how many steps there will be"
+    if training.module is None or training.module.manual:
+        return "the module steps its optimizer itself"
+    if training.module.resumes:
+        return "it may go on from a checkpoint that knows of no warm-up"
+    if -1 in training.argument("max_epochs").values:
+        return "the training has no end"
+    return goes_on_from(program, training.models)
+
+
+def handed(page: Page, optimizer: Optimizer) -> Handed:
+    """What is returned where an optimizer is made. Raises Refuse where that takes another form than the usual ones."""
+    call = page.node(optimizer.site)
+    function, statement = page.scope(call), page.statement(call)
+    returns = [each for each in ast.walk(function) if isinstance(each, ast.Return)]
+    name = optimizer.target_text
+    if len(returns) != 1 or getattr(function, "name", "") != "configure_optimizers" or returns[0].value is None:
+        raise Refuse("`configure_optimizers` does not make the optimizer and return it once")
+    if returns[0] is not function.body[-1]:  # type: ignore[attr-defined]
+        raise Refuse("what `configure_optimizers` returns is chosen at run time")
+    value = returns[0].value
+    is_made_there = statement is returns[0]
+    fields: dict[str, ast.expr] = {}
+    schedules: list[ast.expr] = []
+    rest: list[ast.expr] = [value]
+    if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == 2:
+        rest, schedules = ([*each.elts] if isinstance(each, ast.List) else [] for each in value.elts)
+    elif isinstance(value, ast.List):
+        rest = value.elts
+    elif isinstance(value, ast.Dict):
+        fields = {str(ast.literal_eval(key)): each for key, each in zip(value.keys, value.values, strict=True) if key}
+        rest, schedules = [fields["optimizer"]], [fields[key] for key in fields if key == "lr_scheduler"]
+    named = name if name is not None and not is_made_there else "optimizer"
+    if len(rest) != 1 or not (rest[0] is call or (isinstance(rest[0], ast.Name) and rest[0].id == name)):
+        raise Refuse("`configure_optimizers` returns more than the optimizer and its schedules")
+    texts = [page.text(each) for each in schedules]
+    if "monitor" in fields and texts:
+        texts = [f'{{"scheduler": {texts[0]}, "monitor": {page.text(fields["monitor"])}}}']
+    made = page.site(call) if rest[0] is call else None
+    return Handed(page.site(returns[0]), page.site(value), named, made, tuple(texts))
+
+
 def planned(program: TrainingProgram, step: Step, optimizer: Optimizer) -> Plan:
     """What the rewrite does; Refuse where it is not known to be right."""
-    update = step.updates[0]
-    if (reason := goes_on_from(program, models_of(program, step))) is not None:
-        raise Refuse(reason)
-    if program.framework is not Framework.PYTORCH:
-        raise Refuse("the framework has to prepare a scheduler, which may then count the steps of all processes")
-    if program.processes:
-        raise Refuse("the script starts processes of its own, which would each count their own steps")
-    if sum(optimizer.site in each.optimizers for each in program.steps) > 1:
-        raise Refuse("the optimizer steps in several loops")
-    if not update.alone or update.certainty != "seen" or update.closure:
-        raise Refuse("the step is no plain call of an optimizer that was seen being made")
-    if step.accumulation is not None or update.guard.kind != "always" or update.guard.tests:
-        raise Refuse("not every batch makes a step, so that their number is not that of the batches")
-    if optimizer.in_loop or optimizer.branch is not None:
-        raise Refuse("the optimizer is built in a loop or under a condition")
-    if optimizer.target_text is None or not optimizer.passes_complete:
-        raise Refuse("the optimizer could not be followed from its construction to the step")
-    if optimizer.state_loads:
-        raise Refuse("the optimizer's state is loaded, so that the training may go on from the middle")
-    if (line := why_not_saved([optimizer], optimizer, step.loop.site.path)) is not None:
-        raise Refuse(f"the optimizer's state goes into a checkpoint, and the scheduler's cannot be put beside it{line}")
-    steps = step.planned
-    if steps.text is None or steps.after is None:
-        raise Refuse(steps.why_not or "how many steps there are is not known")
+    update, steps = step.updates[0], step.planned
     loader = program.loader(steps.loader)
-    if steps.loader is not None and (
-        loader is None or loader.dataset.kind not in ("map", "tensors") or loader.first_only
+    sized = loader is not None and loader.dataset.kind in ("map", "tensors") and not loader.first_only
+    followed = optimizer.target_text is not None and optimizer.passes_complete
+    for holds, reason in (
+        (program.framework is not Framework.PYTORCH, "the framework has to prepare a scheduler, and counts the steps"),
+        (program.processes, "the script starts processes of its own, which would each count their own steps"),
+        (sum(optimizer.site in each.optimizers for each in program.steps) > 1, "the optimizer steps in several loops"),
+        (not update.alone or update.certainty != "seen" or update.closure, "the step is no plain call of an optimizer"),
+        (step.accumulation is not None or update.guard.tests, "not every batch makes a step"),
+        (optimizer.in_loop or optimizer.branch is not None, "the optimizer is built in a loop or under a condition"),
+        (not followed, "the optimizer could not be followed from its construction to the step"),
+        (optimizer.state_loads, "the optimizer's state is loaded, so that the training may go on from the middle"),
+        (steps.text is None or steps.after is None, steps.why_not or "how many steps there are is not known"),
+        (steps.loader is not None and not sized, "the loader is not known to have a length"),
     ):
-        raise Refuse("the loader is not known to have a length")
-    at_home, in_step = companion_names(optimizer, update, "scheduler")
-    last = update
-    for each in step.scaler_updates:
-        if each.guard.tests == update.guard.tests and each.function == update.function and update.scaled:
-            last = each
-    return Plan(optimizer, steps.after, steps.text, at_home, in_step, last)
+        if holds:
+            raise Refuse(reason)
+    if (pretrained := goes_on_from(program, models_of(program, step))) is not None:
+        raise Refuse(pretrained)
+    assert steps.text is not None and steps.after is not None
+    falling = program.schedule == "falling"
+    at_home, in_step = companion_names(optimizer, update, WORDS[falling])
+    where = (update.guard.tests, update.function)
+    alike = [each for each in step.scaler_updates if update.scaled and (each.guard.tests, each.function) == where]
+    last = alike[-1] if alike else update
+    return Plan(optimizer, steps.after, steps.text, at_home, in_step, last, falling)
 
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Make the scheduler, send it along with the optimizer, and step it after the step."""
     plan = finding.plan
+    if isinstance(plan, Switch):
+        set_switch(plan, finding.site, edit)
+        return
+    if isinstance(plan, Handed):
+        hand_over(plan, edit)
+        return
     assert isinstance(plan, Plan)
     for place, name in ((plan.after, plan.at_home), (plan.stepped_after.site, plan.in_step)):
         if "." not in name and edit.is_bound(name, place):
             raise Refuse(f"the name {name} is taken")
-    place, optimizer = plan.after, plan.optimizer.target_text
-    total, warmup = (edit.free_name(word, place) for word in ("total_steps", "warmup_steps"))
-    sequential, linear, cosine = (
-        edit.name(f"{SCHEDULERS}.{name}", place) for name in ("SequentialLR", "LinearLR", "CosineAnnealingLR")
-    )
+    total = plan.total
     edit.after(
-        place,
-        f"{total} = {plan.total}",
-        f"{warmup} = max(1, {total} // 20)",
-        f"{plan.at_home} = {sequential}(",
-        f"    {optimizer},",
-        "    [",
-        f"        {linear}({optimizer}, start_factor=0.01, total_iters={warmup}),",
-        f"        {cosine}({optimizer}, T_max=max(1, {total} - {warmup})),",
-        "    ],",
-        f"    milestones=[{warmup}],",
-        ")",
+        plan.after, *written(edit, plan.after, total, plan.at_home, plan.optimizer.target_text or "", plan.falling)
     )
-    name = plan.at_home
+    name, word = plan.at_home, WORDS[plan.falling]
     for hop in plan.optimizer.passes:
         edit.pass_on(hop.call, name, beside=hop.argument)
-        edit.parameter(hop.function, "scheduler", beside=hop.parameter)
-        name = "scheduler"
+        edit.parameter(hop.function, word, beside=hop.parameter)
+        name = word
     edit.after(plan.stepped_after.statement, f"{plan.in_step}.step()")
     for save in plan.optimizer.state_saves:
         if save.mapping is not None:
-            edit.entry(save.mapping, "scheduler", f"{plan.at_home}.state_dict()")
+            edit.entry(save.mapping, word, f"{plan.at_home}.state_dict()")
+
+
+def hand_over(plan: Handed, edit: Edit) -> None:
+    """Return one schedule more, which is stepped in every step."""
+    at, optimizer = plan.returned, plan.optimizer
+    if plan.made is not None:
+        optimizer = edit.free_name("optimizer", at)
+        edit.before(at, f"{optimizer} = {edit.text(plan.made)}")
+    name = edit.free_name(WORDS[bool(plan.schedules)], at)
+    lines = written(edit, at, "int(self.trainer.estimated_stepping_batches)", name, optimizer, bool(plan.schedules))
+    edit.before(at, *lines)
+    rises = f'{{"scheduler": {name}, "interval": "step"}}'
+    if plan.schedules:
+        rows = (f"    {' '.join(each.split())}," for each in (*plan.schedules, rises))
+        edit.replace_lines(at, at, f"return [{optimizer}], [", *rows, "]")
+    else:
+        edit.replace(plan.value, f"[{optimizer}], [{rises}]")
+
+
+def written(edit: Edit, place: Site, total: str, name: str, optimizer: str, falling: bool) -> list[str]:  # noqa: PLR0913
+    """The lines that make the warm-up, and what follows it where nothing else does."""
+    steps, warmup = (edit.free_name(word, place) for word in ("total_steps", "warmup_steps"))
+    sequential, linear, cosine = (
+        edit.name(f"{SCHEDULERS}.{each}", place) for each in ("SequentialLR", "LinearLR", "CosineAnnealingLR")
+    )
+    rises = f"{linear}({optimizer}, start_factor=0.01, total_iters={warmup})"
+    if falling:
+        return [f"{warmup} = max(1, min(1000, {total} // 20))", f"{name} = {rises}"]
+    return [
+        f"{steps} = {total}",
+        f"{warmup} = max(1, min(1000, {steps} // 20))",
+        f"{name} = {sequential}(",
+        f"    {optimizer},",
+        "    [",
+        f"        {rises},",
+        f"        {cosine}({optimizer}, T_max=max(1, {steps} - {warmup})),",
+        "    ],",
+        f"    milestones=[{warmup}],",
+        ")",
+    ]

@@ -58,7 +58,7 @@ class Case:
             Target(
                 config.capability(options.get("--gpu", "ampere")) or Target().capability,
                 config.parse_torch_version(options.get("--torch-version", "2.4")),
-                accelerate=config.parse_torch_version(options.get("--accelerate-version", "1.0")),
+                others=(("accelerate", config.parse_torch_version(options.get("--accelerate-version", "1.0"))),),
             ),
             Risk(options.get("--risk", "equivalent")),
         )

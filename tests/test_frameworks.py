@@ -238,10 +238,10 @@ def test_a_training_without_a_loop_of_its_own_is_the_frameworks(name: str) -> No
     found = report(WITHOUT_A_LOOP[name])
     assert found.framework == name.partition(",")[0]
     assert found.trains
-    # The trainer of transformers has a switch for TF32; mixed precision is refused for the `compute_loss` of its own.
-    # Under Lightning the loaders are the script's.
+    # The trainer of transformers has a switch for TF32, and no warm-up by default; mixed precision is refused for the
+    # `compute_loss` of its own. Under Lightning the loaders are the script's.
     assert proven(found) == {
-        "transformers": {"tf32"},
+        "transformers": {"tf32", "warmup-schedule"},
         "lightning": {"fused-optimizer", "loader-workers", "pin-memory"},
     }.get(name, set())
 

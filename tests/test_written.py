@@ -138,7 +138,15 @@ def test_shapes_are_told_where_they_are_right_and_nowhere_else() -> None:
     assert found == marked
 
 
-@pytest.mark.parametrize("settings", ["", "lr_scheduler_type='cosine'", "max_grad_norm=0.5", "logging_steps=steps"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "warmup_steps=9",
+        "lr_scheduler_type='cosine'",
+        "warmup_steps=9, max_grad_norm=0.5",
+        "warmup_steps=9, logging_steps=steps",
+    ],
+)
 def test_what_a_trainer_does_by_itself(settings: str) -> None:
     found = {name for name, _ in told(TRAINER.format(settings=settings))}
     assert found >= {"warmup-schedule", "clip-gradients", "crash-checkpoint", "throttle-logging"}

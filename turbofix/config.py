@@ -272,7 +272,7 @@ def target(settings: Settings, entry: Path, root: Path) -> Target:
         chosen or installed_capability() or default.capability,
         settings.torch_version or required or default.torch,
         default.torch if required is not None and required < default.torch else None,
-        required_version("accelerate", folder, root),
+        tuple((name, old) for name, pattern in OTHERS.items() if (old := required_version(pattern, folder, root))),
     )
 
 
@@ -324,6 +324,8 @@ def required_version(name: str, folder: Path, root: Path) -> tuple[int, int] | N
 
 
 REQUIREMENTS = ("*requirements*.txt", "*environment*.y*ml")
+OTHERS = {"accelerate": "accelerate", "lightning": "(?:pytorch[-_])?lightning", "transformers": "transformers"}
+"""Packages whose oldest version matters beside torch's, as requirements write them."""
 
 
 def _requirements(folder: Path, name: str) -> Iterable[str]:

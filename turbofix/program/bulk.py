@@ -55,7 +55,7 @@ def _bulk(analysis: Analysis, event: Event, optimizer: Made, large: set[Site]) -
         owners.update((id(each), each) for each in models_in(owner))
     (owned,) = owners.values() if len(owners) == 1 else (None,)
     model = facts.origin_site(owned.origin) if owned is not None else None
-    if owned is None or model not in large or not is_all(analysis, passed.node, optimizer.origin.module):
+    if owned is None or model not in large or not is_all(analysis, passed.node, optimizer.origin.module, groups=True):
         return None
     assert model is not None
     frames = [facts.frames(each) for each in facts.at(event.node) if each.kind == "make"]

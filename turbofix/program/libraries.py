@@ -141,6 +141,10 @@ _DROPPED = {
     "torch.utils.serialization": ("torch 1.0", (1, 0)),
     "torch._six": ("torch 2.0", (2, 0)),
     "torch._utils._accumulate": ("torch 2.3", (2, 3)),
+    **{
+        f"pytorch_lightning.{name}": ("Lightning 2.0", (2, 4))
+        for name in words("metrics core.lightning utilities.distributed loggers.base plugins.DDPPlugin")
+    },
 }
 """What libraries have dropped, with the version, and the torch, that is the first without it."""
 
@@ -148,7 +152,7 @@ _DROPPED = {
 @lru_cache(maxsize=8192)
 def dropped(qualname: str) -> tuple[str, str, tuple[int, int]] | None:
     """What of a qualified name is gone, and the version, and the torch, that is the first without it."""
-    if qualname.startswith("torch"):
+    if qualname.startswith(("torch", "pytorch_lightning")):
         parts = qualname.split(".")
         for count in range(2, len(parts) + 1):
             name = ".".join(parts[:count])

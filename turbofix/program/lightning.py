@@ -19,6 +19,7 @@ from turbofix.program.model import Compiling, Framework, Hazard, Loader, Model, 
 from turbofix.program.names import ASSIGNING, dotted, written
 from turbofix.program.objects import models_given
 from turbofix.program.overlooked import shown_by_the_bar
+from turbofix.program.removed import rows
 from turbofix.program.shapes import resized_in
 from turbofix.program.unread import wish_at
 from turbofix.program.values import (
@@ -48,17 +49,8 @@ _CLI = (
 )
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
-_OLD = words(
-    """
-    early_stop_callback show_progress_bar log_save_interval
-    gpus auto_select_gpus tpu_cores ipus auto_lr_find auto_scale_batch_size progress_bar_refresh_rate
-    checkpoint_callback weights_summary amp_backend amp_level distributed_backend resume_from_checkpoint
-    replace_sampler_ddp track_grad_norm flush_logs_every_n_steps truncated_bptt_steps terminate_on_nan
-    stochastic_weight_avg move_metrics_to_cpu multiple_trainloader_mode num_processes process_position
-    log_gpu_memory reload_dataloaders_every_epoch prepare_data_per_node
-    training_epoch_end validation_epoch_end test_epoch_end optimizer_idx
-    """
-)
+_OLD = {name for name, found in rows().items() if name and found[0].call == "*lightning*.Trainer"}
+_OLD |= words("training_epoch_end validation_epoch_end test_epoch_end optimizer_idx")
 """Arguments of the trainer and methods of modules that Lightning 2 does not have."""
 
 _SHAPING = words(

@@ -38,13 +38,17 @@ class Target:
 
     ``capability`` is the CUDA compute capability (8.0 = Ampere), ``torch`` the oldest torch version, as (2, 4).
     ``recent``: the version that it may be as well where only the project's own requirements name ``torch``, as they
-    did when they were written. ``accelerate`` is the oldest version of it, where the project says so.
+    did when they were written. ``others`` are the oldest versions of other packages, where the project says so.
     """
 
     capability: tuple[int, int] = (8, 0)
     torch: tuple[int, int] = (2, 4)
     recent: tuple[int, int] | None = None
-    accelerate: tuple[int, int] | None = None
+    others: tuple[tuple[str, tuple[int, int]], ...] = ()
+
+    def oldest(self, package: str) -> tuple[int, int] | None:
+        """The oldest version of another package that a rewrite must serve; None where nothing is asked for."""
+        return dict(self.others).get(package)
 
 
 # --- values -----------------------------------------------------------------------------------------------------
@@ -749,15 +753,13 @@ class Weights:
 class Planned:
     """How many updates a training makes: ``text``, valid behind the statement ``after`` beside its optimizer.
 
-    ``loader`` is the one whose length it takes, None where one loop runs over all steps. ``scheduled``: the program
-    changes the learning rate itself.
+    ``loader`` is the one whose length it takes, None where one loop runs over all steps.
     """
 
     text: str | None = None
     after: Site | None = None
     loader: Site | None = None
     why_not: str | None = None
-    scheduled: bool = False
 
 
 @dataclass(frozen=True)
@@ -1502,8 +1504,8 @@ class Run:
 
     ``counted`` is the call of ``range`` that it counts by, from ``start`` (None: from 0), ``rounds`` how often and
     ``samples`` how many samples a round has, each None where that is not known. ``carried`` are the plain variables
-    that a round leaves to the next, ``generators`` the modules beside torch that draw random numbers. ``why_not`` is
-    what a checkpoint of these would lack.
+    that a round leaves to the next, ``generators`` the modules beside torch that draw random numbers, ``drawn`` the
+    calls that choose the data anew at each start. ``why_not`` is what a checkpoint of these would lack.
     """
 
     loop: Site
@@ -1520,6 +1522,7 @@ class Run:
     generators: tuple[str, ...]
     weights: Site | None = None
     parser: Parser | None = None
+    drawn: tuple[tuple[Site, str], ...] = ()
     why_not: str | None = None
 
 
@@ -1690,14 +1693,14 @@ class Script:
 class Removed:
     """Something that torch or a companion has taken away (``site``), and how it is said today.
 
-    ``how``: ``item`` reads the number ``part``; ``after`` puts a text behind ``part``; ``keyword`` gives the argument
-    whose value is ``part`` its new name, ``drop`` leaves it out; ``dtype`` asks for floats; ``text`` and ``lines``
-    stand in its place.
+    ``how``: ``item`` reads the number ``part``; ``after`` puts a text behind ``part``; ``argument`` puts the second
+    text in the place of an argument, or leaves it out of the call that ``part`` is; ``given`` adds an argument;
+    ``text`` and ``lines`` stand in its place.
     """
 
     site: Site
     message: str
-    how: Literal["item", "after", "keyword", "drop", "dtype", "text", "lines"]
+    how: Literal["item", "after", "argument", "given", "text", "lines"]
     part: Site | None = None
     texts: tuple[str, ...] = ()
     why_not: str | None = None  # what speaks against the new form, or that there is none
@@ -1777,6 +1780,8 @@ class TrainingProgram:
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()
     biases: Biases = Biases()
+    # how it changes the learning rate: from its height on, by schedules that multiply it, or in another way
+    schedule: Literal["no", "falling", "other"] = "no"
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
     scalings: tuple[Scaling, ...] = ()

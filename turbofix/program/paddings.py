@@ -106,6 +106,7 @@ _BY_HAND = (
     "it is written out, and which parts of an item it lengthens was not followed: where the model and its loss leave "
     "padding out, pad in the `collate_fn` of the loader, to the longest of the batch (`pad_sequence`)"
 )
+_IN_FRONT = "it pads at the front, and batches are cut off at their end"
 _COUNTED = "nothing in the program tells padding from words, so that the model and its loss count it: mask it first"
 _TOLD_APART = regex(r"attention_mask|pad(?:ding)?_mask|masked_fill|pack_padded_sequence|ignore_index|-100\b")
 """What a program has that leaves padding out."""
@@ -127,6 +128,14 @@ def _written_out(analysis: Analysis, frames: tuple[Frame, ...]) -> Iterator[ast.
             ends = node.args[1].elts  # two: of the last dimension alone, where pictures have more
             if names == {_PADDED} and len(ends) == 2 and any(_is_missing(analysis, each, frames) for each in ends):
                 yield node
+
+
+def _is_in_front(node: ast.AST, parent: ast.AST | None) -> bool:
+    """Whether padding stands before the text: ``[0] * missing + ids``, ``pad(ids, (missing, 0))``."""
+    if isinstance(node, ast.Call) and len(node.args) > 1 and isinstance(node.args[1], (ast.Tuple, ast.List)):
+        return getattr(node.args[1].elts[0], "value", None) != 0
+    first = parent.left if isinstance(parent, ast.BinOp) else next(iter(getattr(parent, "elts", ())), None)
+    return first is node
 
 
 def _is_missing(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -> bool:
@@ -283,6 +292,7 @@ class _Search:
             known = keys and all(self._collate(each) is None for each in readers)
             apart = any(_TOLD_APART.search(each.text) for each in self.analysis.execution.modules.values())
             why = _ONE_BY_ONE if not known else None if apart else _COUNTED
+            why = _IN_FRONT if why is None and _is_in_front(node, self.places.parent(node, module)) else why
         if len({event.module.path for event in readers}) > 1 or any(map(_unpacks, readers)):
             why = _ONE_BY_ONE
         elif any(event in self.trainers and not _takes_collator(event) for event in readers):

@@ -1,12 +1,14 @@
 """How many updates a training makes in all, in words of the place where its optimizer is built.
 
-It is worked out for steps that no scheduler goes along with: nobody else asks.
+It is worked out where a warm-up may be missing: nobody else asks.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from typing import Literal
 
 from turbofix.nodes import children, walk
 from turbofix.program.acts import concerned, optimizers_in, stepper
@@ -14,6 +16,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
+from turbofix.program.libraries import words
 from turbofix.program.model import Planned
 from turbofix.program.names import dotted, loads
 from turbofix.program.objects import assigned_name
@@ -25,34 +28,42 @@ class _Unknown(Exception):  # noqa: N818  (an outcome)
     """The number is not known; the argument says why."""
 
 
+FALLING = words("StepLR MultiStepLR ExponentialLR CosineAnnealingLR ReduceLROnPlateau PolynomialLR MultiplicativeLR")
+"""Schedules of torch that begin at the full rate, and multiply whatever the rate is."""
+
+_WARM = re.compile(r"warm_?-?up|OneCycle", re.IGNORECASE)
+
+
 def planned(analysis: Analysis, record: LoopRecord, updates: list[Event]) -> Planned:
     """The number of updates of the step in a loop, or why it cannot be written down."""
-    if analysis.once("the learning rate is changed", lambda: _is_scheduled(analysis)):
-        return Planned(scheduled=True)
     try:
-        return _planned(analysis, record, updates)
+        return _planned(analysis, record, updates) if schedule(analysis) != "other" else Planned()
     except _Unknown as unknown:
         return Planned(why_not=str(unknown))
 
 
-def _is_scheduled(analysis: Analysis) -> bool:
-    """Whether a scheduler is made, or the learning rate is changed by hand, anywhere in the program's files."""
-    for event in (*analysis.facts.of("make"), *analysis.facts.dead):
-        if any(isinstance(each, Made) and each.kind == "scheduler" for each in members(event.result)):
-            return True
-    if any(stepper(event.receiver) == "scheduler" for event in analysis.facts.of("step")):
-        return True
-    for module in analysis.execution.modules.values():
-        if "lr_scheduler" in module.text:
-            return True
+def schedule(analysis: Analysis) -> Literal["no", "falling", "other"]:
+    """How the learning rate changes, as far as anything in the program's files tells."""
+    return analysis.once("the learning rate is changed", lambda: _schedule(analysis))
+
+
+def _schedule(analysis: Analysis) -> Literal["no", "falling", "other"]:
+    facts, modules = analysis.facts, analysis.execution.modules.values()
+    made = [each for event in (*facts.of("make"), *facts.dead) for each in members(event.result)]
+    schedulers = [each for each in made if isinstance(each, Made) and each.kind == "scheduler"]
+    for module in modules:
         for each in every(ast.Subscript, module.tree) if "lr" in module.text else ():
             is_rate = isinstance(each.slice, ast.Constant) and each.slice.value == "lr"
             if is_rate and not isinstance(each.ctx, ast.Load):
-                return True
+                return "other"
         for groups in every(ast.Attribute, module.tree) if "param_groups" in module.text else ():
             if groups.attr == "param_groups" and not _is_only_read(analysis, groups, module):
-                return True
-    return False
+                return "other"
+    if not schedulers:
+        stepped = any(stepper(event.receiver) == "scheduler" for event in facts.of("step"))
+        return "other" if stepped or any("lr_scheduler" in module.text for module in modules) else "no"
+    falling = all(each.qualname.rpartition(".")[2] in FALLING for each in schedulers)
+    return "falling" if falling and not any(_WARM.search(module.text) for module in modules) else "other"
 
 
 def _is_only_read(analysis: Analysis, groups: ast.Attribute, module: ModuleFile) -> bool:
@@ -81,9 +92,8 @@ def _planned(analysis: Analysis, record: LoopRecord, updates: list[Event]) -> Pl
     epochs = around[0]
     if not isinstance(epochs.node, ast.For) or not isinstance(record.node, ast.For) or statement is None:
         raise _Unknown("the training is no loop over epochs and batches that says how often it runs")
-    for each in around:
-        for jump in _jumps(each.node):
-            raise _Unknown(f"line {jump.lineno} of {each.module.path.name} may end the training earlier")
+    for jump in _jumps(record.node):
+        raise _Unknown(f"line {jump.lineno} of {record.module.path.name} may end an epoch earlier")
     count = _count(analysis, epochs.node, epochs.module)
     elsewhere = facts.places.scope(epochs.node, epochs.module) is not home
     if elsewhere and not (count.startswith("self.") or count.isdigit()):
@@ -135,23 +145,20 @@ def _count(analysis: Analysis, loop: ast.For, module: ModuleFile) -> str:
         raise _Unknown("the outer loop does not say how often it runs")
     if analysis.facts.offered(node.func, module) != "builtins.range":
         raise _Unknown("the outer loop does not say how often it runs")
-    end = node.args[-1]
-    if len(node.args) == 2:
-        start = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
-        if start == 1 and isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add):
-            if isinstance(end.right, ast.Constant) and end.right.value == 1:
-                end = end.left
-            elif isinstance(end.left, ast.Constant) and end.left.value == 1:
-                end = end.right
-            else:
-                raise _Unknown("the outer loop does not say how often it runs")
-        elif start != 0:
-            raise _Unknown("the training may begin in the middle")
+    end, first = node.args[-1], node.args[0] if len(node.args) == 2 else ast.Constant(0)
+    start = first.value if isinstance(first, ast.Constant) and type(first.value) is int else None
+    if start is None:
+        raise _Unknown("the training may begin in the middle")
+    if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add) and start:
+        one, other = (end.left, end.right) if isinstance(end.right, ast.Constant) else (end.right, end.left)
+        if isinstance(other, ast.Constant) and other.value == start:
+            end, start = one, 0
     if any(
         not isinstance(each, (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.operator)) for each in walk(end)
     ):
         raise _Unknown("the outer loop does not say how often it runs")
-    return analysis.facts.places.text(end, module)
+    text = analysis.facts.places.text(end, module)
+    return str(int(text) - start) if text.isdigit() else f"({text} - {start})" if start else text
 
 
 def _batches(analysis: Analysis, record: LoopRecord, update: Event, home: ast.AST) -> tuple[str, Made]:

@@ -10,20 +10,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from functools import partial
-from typing import Literal
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 from turbofix.findings import Site
 from turbofix.nodes import ASYNC, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node
+from turbofix.program.events import Event
 from turbofix.program.evidence import short
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import dropped, words
-from turbofix.program.model import Removed
+from turbofix.program.model import Removed, Target
 from turbofix.program.names import dotted
+from turbofix.program.sites import Places
 from turbofix.program.tensors import is_scalar
-from turbofix.program.values import Const, Host, ModuleValue, Tensor, members
+from turbofix.program.values import Host, Instance, Made, ModuleValue, Opaque, Tensor, members
 
 _ALIASES = words("int float complex object str")
 """What ``np.int`` and its like were other names of, until numpy 1.24 (``np.bool`` is back since numpy 2.0)."""
@@ -34,31 +37,24 @@ _IMPORTED = {
     "torch._six.string_classes": "string_classes = (str, bytes)",
     "torch._six.int_classes": "int_classes = int",
     "torch._six.queue": "import queue",
+    "pytorch_lightning.core.lightning.LightningModule": "from pytorch_lightning import LightningModule",
+    "pytorch_lightning.utilities.distributed.rank_zero_only": "from pytorch_lightning.utilities import rank_zero_only",
     "torch._utils._accumulate": "from itertools import accumulate as _accumulate",
 }
 """What an import of a name that is gone becomes; one that becomes an assignment may stand for the name, too."""
 
-_DROPPED_ARGUMENTS = (("torch.optim.lr_scheduler.*", "verbose", "torch 2.7", (2, 4)),)
-"""Calls, an argument of theirs that is gone, since when, and the oldest torch for which that is said."""
 _PACKING = words("torch.nn.utils.rnn.pack_padded_sequence torch.nn.utils.rnn.pack_sequence")
-_GRIDS = words("torchvision.utils.save_image torchvision.utils.make_grid")
-_PROBABILITIES = words(
-    """
-    torch.nn.BCELoss torch.nn.BCEWithLogitsLoss torch.nn.functional.binary_cross_entropy
-    torch.nn.functional.binary_cross_entropy_with_logits
-    """
-)
+_OF_MODELS = words("eval train parameters named_parameters modules children state_dict forward")
 _READING = words("data cpu numpy detach")
-_KEEPING_TYPE = words("to cuda cpu detach view reshape squeeze unsqueeze")
 _CATCHING = words("KeyboardInterrupt SystemExit StopIteration OSError FileNotFoundError GeneratorExit")
 """What a handler may catch that none of these errors is."""
 
 
-def removed(analysis: Analysis, oldest: tuple[int, int]) -> tuple[Removed, ...]:
-    """All of it in the program's files, in order; ``oldest`` is the oldest torch that a rewrite must serve."""
+def removed(analysis: Analysis, target: Target) -> tuple[Removed, ...]:
+    """All of it in the program's files, in order; ``target`` is what a rewrite must serve."""
     found: dict[Site, Removed] = {}
     for module in analysis.execution.modules.values():
-        for node, said in _found(analysis, module, oldest):
+        for node, said in _found(analysis, module, target):
             if not (is_guarded(analysis, node, module) or _is_caught(analysis, node, module)):
                 found.setdefault(said.site, said)
     return tuple(sorted(found.values(), key=lambda each: each.site))
@@ -92,7 +88,7 @@ def _asks_for_version(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id in ("hasattr", "getattr")
 
 
-def _found(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) -> Iterator[tuple[ast.AST, Removed]]:
+def _found(analysis: Analysis, module: ModuleFile, target: Target) -> Iterator[tuple[ast.AST, Removed]]:
     site = partial(analysis.facts.places.site, module=module)
     quoted = partial(_quoted, analysis, module)
     if "[0]" in module.text:
@@ -100,24 +96,23 @@ def _found(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) -> I
             if (number := _number(analysis, module, item)) is not None:
                 why = f"`{quoted(item)}` indexes a number, which raises an error since torch 0.5"
                 yield item, Removed(site(item), why, "item", site(number))
-    if ASYNC in _keywords(module.tree):
-        for call in every(ast.Call, module.tree):
-            if (value := _keyword(call, ASYNC)) is not None:
-                why = "`async` is a word of Python's own since 3.7; the argument is `non_blocking`"
-                yield call, Removed(site(call), why, "keyword", site(value), (ASYNC, "non_blocking"))
-    if "torch.full" in module.text:
-        yield from _integer_labels(analysis, module)
-    if ".t()" in module.text:
-        for view in every(ast.Attribute, module.tree):
-            if view.attr == "view" and _is_of_transposed(analysis, module, view):
-                why = f"`{quoted(view.value)}` is transposed, and `view` raises an error for it since torch 1.7"
-                yield view, Removed(site(view), why, "after", site(view.value), (".reshape",))
+    for old in every(ast.keyword, module.tree):
+        if old.arg == ASYNC:
+            why = "`async` is a word of Python's own since 3.7; the argument is `non_blocking`"
+            new = f"non_blocking={analysis.facts.places.text(old.value, module)}"
+            yield old, Removed(site(old), why, "argument", None, (ASYNC, new))
+    for view in every(ast.Attribute, module.tree) if ".t()" in module.text else ():
+        if view.attr == "view" and _is_of_transposed(view.value, analysis.facts.places.scope(view, module)):
+            why = f"`{quoted(view.value)}` is transposed, and `view` raises an error for it since torch 1.7"
+            yield view, Removed(site(view), why, "after", site(view.value), (".reshape",))
     for alias in every(ast.Attribute, module.tree) if "numpy" in module.text else ():
         if alias.attr in _ALIASES and isinstance(alias.value, ast.Name) and alias.value.id in _numpy(module.tree):
             why = f"numpy has no `{alias.attr}` of its own since 1.24: `{quoted(alias)}` raises an error"
             yield alias, Removed(site(alias), why, "text", None, (alias.attr,))
-    yield from _calls(analysis, module, oldest)
-    yield from _imports(analysis, module, oldest)
+    yield from _calls(analysis, module, target)
+    if "torch.load(" in module.text and target.torch >= (2, 4):
+        yield from _pickles(analysis, module)
+    yield from _imports(analysis, module, target)
 
 
 def _quoted(analysis: Analysis, module: ModuleFile, node: ast.AST) -> str:
@@ -126,12 +121,6 @@ def _quoted(analysis: Analysis, module: ModuleFile, node: ast.AST) -> str:
 
 def _keyword(call: ast.Call, name: str) -> ast.expr | None:
     return next((each.value for each in call.keywords if each.arg == name), None)
-
-
-@once_per_node
-def _keywords(tree: ast.Module) -> frozenset[str]:
-    """The names of all keywords that a file's calls give."""
-    return frozenset(each.arg for each in every(ast.keyword, tree) if each.arg is not None)
 
 
 @once_per_node
@@ -182,90 +171,33 @@ def _gone_back_from(scope: ast.AST) -> frozenset[str]:
     return frozenset(name for each in named if (name := dotted(each.value)) is not None)
 
 
-# --- views, labels, calls, imports ------------------------------------------------------------------------------------
+# --- views, calls, imports ------------------------------------------------------------------------------------
 
 
-def _is_of_transposed(analysis: Analysis, module: ModuleFile, view: ast.Attribute) -> bool:
-    """``correct[:k].view`` where ``correct`` was compared with ``pred.t()``; its first row alone can be viewed."""
-    if not isinstance(view.value, ast.Subscript) or not isinstance(view.value.slice, ast.Slice):
+def _is_of_transposed(part: ast.expr, scope: ast.AST) -> bool:
+    """Whether it is ``correct[:k]``, where ``correct`` is compared with ``pred.t()``; one row alone can be viewed."""
+    if not isinstance(part, ast.Subscript) or not isinstance(part.slice, ast.Slice):
         return False
-    part, held = view.value.slice, view.value.value
-    is_one = isinstance(part.upper, ast.Constant) and part.upper.value == 1
-    if part.lower is not None or part.step is not None or part.upper is None or is_one:
-        return False
-    called = analysis.facts.places.parent(view, module)
-    if not isinstance(called, ast.Call) or called.func is not view:
-        return False
-    return isinstance(held, ast.Name) and held.id in _transposed(analysis.facts.places.scope(view, module))
+    last = part.slice.upper
+    whole = last is None or part.slice.lower is not None or getattr(last, "value", None) == 1
+    return not whole and dotted(part.value) in _transposed(scope)
 
 
 @once_per_node
-def _transposed(scope: ast.AST) -> frozenset[str]:
-    """The names of a function that are set once, to what is compared with ``pred.t()``."""
-    set_to: dict[str, list[ast.expr]] = {}
-    for each in walk(scope):
-        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
-            set_to.setdefault(each.targets[0].id, []).append(each.value)
-
-    def is_turned(node: ast.expr) -> bool:
-        if isinstance(node, ast.Name):
-            return node.id in set_to and is_turned_by(set_to[node.id][-1])
-        return is_turned_by(node)
-
-    def is_turned_by(node: ast.expr) -> bool:
-        return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "t"
-
-    def is_compared(node: ast.expr) -> bool:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "eq" and node.args:
-            return is_turned(node.func.value)
-        return isinstance(node, ast.Compare) and is_turned(node.left)
-
-    return frozenset(name for name, values in set_to.items() if len(values) == 1 and is_compared(values[0]))
+def _transposed(scope: ast.AST) -> frozenset[str | None]:
+    """The names that a function sets to what is compared with ``pred.t()``."""
+    sets = [(dotted(each.targets[0]), each.value) for each in walk(scope) if isinstance(each, ast.Assign)]
+    turned = {name for name, value in sets if ast.unparse(value).endswith(".t()")}
+    compared = [(name, value.func.value) for name, value in sets if _is_call_of(value, "eq")]
+    compared += [(name, value.left) for name, value in sets if isinstance(value, ast.Compare)]
+    return frozenset(name for name, one in compared if dotted(one) in turned or _is_call_of(one, "t"))
 
 
-def _integer_labels(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[ast.AST, Removed]]:
-    """``torch.full((n,), 1)``, which makes integers since torch 1.7, where a loss for probabilities takes it."""
-    taken: set[tuple[ast.AST, str]] = set()
-    given: set[ast.AST] = set()
-    for event in analysis.facts.of("criterion"):
-        if event.module is module and event.name in _PROBABILITIES and isinstance(event.node, ast.Call):
-            scope = analysis.facts.places.scope(event.node, module)
-            taken |= {(scope, each.id) for each in event.node.args[1:2] if isinstance(each, ast.Name)}
-            given.update(event.node.args[1:2])
-    for event in analysis.facts.of("call") if given else ():
-        call = event.node
-        if event.module is not module or event.name != "torch.full" or not isinstance(call, ast.Call):
-            continue
-        statement = analysis.facts.places.statement(call, module)
-        names = [each.id for each in getattr(statement, "targets", ()) if isinstance(each, ast.Name)]
-        scope = analysis.facts.places.scope(call, module)
-        is_label = call in given or any((scope, name) in taken for name in names)
-        if not is_label or _keyword(call, "dtype") is not None or _is_cast(analysis, module, call):
-            continue
-        passed = event.arguments.get("fill_value", 1) if event.arguments is not None else None
-        values = members(passed.value) if passed is not None else ()
-        if values and all(isinstance(each, Const) and type(each.value) is int for each in values):
-            said = _quoted(analysis, module, call)
-            why = f"`{said}` makes integers since torch 1.7, for which the loss raises an error"
-            place = analysis.facts.places.site(call, module)
-            yield call, Removed(place, why, "dtype", place)
+def _is_call_of(node: ast.expr, method: str) -> TypeGuard[Any]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
 
 
-def _is_cast(analysis: Analysis, module: ModuleFile, call: ast.Call) -> bool:
-    """Whether a method changes the type of what a call gives: ``torch.full((n,), 1).float()``; a device does not."""
-    node: ast.AST = call
-    while isinstance(method := analysis.facts.places.parent(node, module), ast.Attribute):
-        above = analysis.facts.places.parent(method, module)
-        if above is None or method.attr not in _KEEPING_TYPE:
-            return True
-        typed = isinstance(above, ast.Call) and (len(above.args) > 1 or _keyword(above, "dtype") is not None)
-        if (method.attr == "to" and typed) or any(event.kind == "cast" for event in analysis.facts.at(above)):
-            return True
-        node = above
-    return False
-
-
-def _calls(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) -> Iterator[tuple[ast.AST, Removed]]:
+def _calls(analysis: Analysis, module: ModuleFile, target: Target) -> Iterator[tuple[ast.AST, Removed]]:
     places = analysis.facts.places
     for event in analysis.facts.of("call", "make"):
         call = event.node
@@ -273,28 +205,101 @@ def _calls(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) -> I
             continue
         if event.name in _PACKING:
             parent = places.parent(call, module)
-            target = parent.targets[0] if isinstance(parent, ast.Assign) and parent.value is call else None
-            elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
+            to = parent.targets[0] if isinstance(parent, ast.Assign) and parent.value is call else None
+            elements = to.elts if isinstance(to, (ast.Tuple, ast.List)) else []
             if [isinstance(each, ast.Starred) for each in elements] == [False, False]:
                 why, place = "a packed sequence has four fields since torch 1.1", places.site(call, module)
                 yield call, Removed(place, f"{why}, and two names take them", "after", place, ("[:2]",))
             continue
-        for pattern, name, since, least in _DROPPED_ARGUMENTS:
-            if oldest >= least and fnmatchcase(event.name, pattern) and _keyword(call, name) is not None:
-                why = f"`{name}` is no argument of `{event.name.rpartition('.')[2]}` from {since} on"
-                yield call, Removed(places.site(call, module), why, "drop", None, (name,))
-        if event.name in _GRIDS and oldest >= (2, 1) and (value := _keyword(call, "range")) is not None:
-            why = "the argument `range` is called `value_range` since torchvision 0.16"
-            names = ("range", "value_range")
-            yield call, Removed(places.site(call, module), why, "keyword", places.site(value, module), names)
+        for each in call.keywords:
+            if (row := _row(event, each, target)) is not None:
+                yield call, _renamed(places, event, each, row)
 
 
-def _imports(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) -> Iterator[tuple[ast.AST, Removed]]:
+def _pickles(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[ast.AST, Removed]]:
+    """Whole objects that ``torch.load`` reads: models by what is done with them, others by where they were saved."""
+    whole = {
+        text: event
+        for event in analysis.facts.of("save")
+        if isinstance(event.node, ast.Call) and (text := _file(event.node, 1))
+        if any(isinstance(each, (Instance, Made)) for each in members(event.receiver))
+    }
+    for event in analysis.facts.of("load"):
+        call = event.node
+        if event.module is not module or event.name != "torch.load" or not isinstance(call, ast.Call):
+            continue
+        used = any(isinstance(each, Opaque) and each.uses & _OF_MODELS for each in members(event.result))
+        told = any(each.arg in (None, "weights_only", "pickle_module") for each in call.keywords)
+        if not told and (used or _file(call, 0) in whole):
+            why = "since torch 2.6 `torch.load` makes no objects, as the one that is read here, unless it is told to"
+            place = analysis.facts.places.site(call, module)
+            yield call, Removed(place, why, "given", None, ("weights_only", "False"))
+
+
+def _file(call: ast.Call, position: int) -> str | None:
+    """The file that something is saved into or read from, as it is written."""
+    given = call.args[position] if len(call.args) > position else _keyword(call, "f")
+    return ast.unparse(given) if given is not None else None
+
+
+class Row(NamedTuple):
+    """An argument that a call gives no more where it is ``value``, what it is instead (``a={} b=1``), and since when.
+
+    ``note`` ends the sentence; one that begins with an exclamation mark says why it is not rewritten.
+    """
+
+    call: str
+    argument: str
+    value: str
+    instead: str
+    package: str
+    since: str
+    note: str
+
+
+@cache
+def rows() -> dict[str | None, tuple[Row, ...]]:
+    """What is said of each argument in ``renamed.tsv``."""
+    lines = Path(__file__).with_name("renamed.tsv").read_text(encoding="utf-8").splitlines()
+    found = [Row(*line.split("\t")) for line in lines if not line.startswith("#")]
+    return {row.argument: tuple(each for each in found if each.argument == row.argument) for row in found}
+
+
+def _row(event: Event, given: ast.keyword, target: Target) -> Row | None:
+    """The first row that speaks of an argument, where no version that is to be served takes it.
+
+    Requirements that name torch alone tell by it how old the others are.
+    """
+    for row in rows().get(given.arg, ()):
+        if fnmatchcase(event.name, row.call) and fnmatchcase(ast.unparse(given.value), row.value):
+            oldest, (major, minor) = target.oldest(row.package.lower()), row.since.split(".")
+            is_gone = target.torch >= (2, 4) if oldest is None else oldest >= (int(major), int(minor))
+            return row if is_gone else None
+    return None
+
+
+def _renamed(places: Places, call: Event, old: ast.keyword, row: Row) -> Removed:
+    """An argument that is gone, and what is given in its place."""
+    keywords = call.node.keywords if isinstance(call.node, ast.Call) else []
+    given = {each.arg: places.text(each.value, call.module).replace("'", '"') for each in keywords}
+    value = places.text(old.value, call.module)
+    new = dict(each.replace("{}", value).split("=", 1) for each in row.instead.split(" & ") if each)
+    taken = [f"`{name}` is given as well" for name, text in new.items() if given.get(name, text) != text]
+    note = row.note.removeprefix("!")
+    why = f"`{old.arg}` is no argument of `{call.name.rpartition('.')[2]}` from {row.package} {row.since} on"
+    why_not = next(iter(taken), note if note != row.note else None)
+    text = ", ".join(f"{name}={text}" for name, text in new.items() if name not in given)
+    site, around = places.site(old, call.module), places.site(call.node, call.module)
+    why += f", and {note}" if note and note == row.note else ""
+    return Removed(site, why, "argument", around, (old.arg or "", text), why_not)
+
+
+def _imports(analysis: Analysis, module: ModuleFile, target: Target) -> Iterator[tuple[ast.AST, Removed]]:
     """Names that libraries have dropped; of those in ``torch._six`` it is known where they are now."""
     places = analysis.facts.places
     for event in analysis.facts.of("import"):
         gone = None if any(isinstance(each, ModuleValue) for each in members(event.result)) else dropped(event.name)
-        if event.module is not module or gone is None or oldest < gone[2]:
+        if event.module is not module or gone is None or target.torch < gone[2]:
             continue
         name, since, _ = gone
         node = event.node

@@ -11,26 +11,23 @@ from turbofix.nodes import walk
 from turbofix.program.acts import concerned, is_module_class, optimizers_in
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
-from turbofix.program.datasets import GENERATORS, PUBLISHED
+from turbofix.program.datasets import PUBLISHED
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, settled
 from turbofix.program.model import Loader, Parser, Part, Run, Step
-from turbofix.program.names import dotted, loads, parameters, said, stored, targets, walk_here
+from turbofix.program.names import dotted, loads, parameters, said, stored, walk_here
 from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.switches import switch_of
 from turbofix.program.syntax import Glance
 from turbofix.program.values import (
     Class,
     Const,
-    External,
+    Host,
     Instance,
     Iterated,
     Made,
-    Mapping,
     Namespace,
-    Sequence,
-    Tensor,
     Value,
     flatten,
     members,
@@ -62,10 +59,22 @@ _CHANGING = frozenset(
 )
 """Methods that change what they are called on."""
 
+_ARRAYS = tuple(f"numpy.{name}" for name in ("zeros", "ones", "empty", "full", "array"))
 _EMPTYING = frozenset(("shutil.rmtree", "os.remove", "os.unlink", "os.rmdir"))
 
 _DRAWING = frozenset(("random_split", "train_test_split", "permutation", "shuffle", "randperm", "sample"))
 """Calls that choose by chance what a training sees, by their last names."""
+
+SEEDED = {
+    "torch.utils.data.random_split": "generator",
+    "torch.randperm": "generator",
+    "sklearn.model_selection.train_test_split": "random_state",
+    "random.shuffle": "random.Random",
+    "random.sample": "random.Random",
+    "numpy.random.permutation": "numpy.random.default_rng",
+    "numpy.random.shuffle": "numpy.random.default_rng",
+}
+"""Those that can be told to choose the same: by an argument, or as the method of a generator with a seed."""
 
 _FIXING = ("generator", "random_state", "seed", "shuffle")
 """Arguments by which they choose the same each time."""
@@ -129,10 +138,11 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
     if emptied is not None:
         where = facts.site(emptied).line_from(module.path)
         return replace(whole, why_not=f"files of the run before are deleted at each start ({where})")
-    drawn = _drawn_anew(analysis, events[0].order)
-    if drawn is not None:
-        where = facts.site(drawn).line_from(module.path)
-        return replace(whole, why_not=f"`{drawn.name}` draws anew at each start ({where}), for nothing seeds it")
+    drawn = list(_drawn_anew(analysis, events[0].order))
+    for each in drawn:
+        if each.name not in SEEDED or any(one.node is each.node for one in events):
+            where = facts.site(each).line_from(module.path)
+            return replace(whole, why_not=f"`{each.name}` draws anew at each start ({where}), for nothing seeds it")
     survey = Survey(analysis, loop, module, frames)
     parts, why = survey.parts()
     carried, left = survey.carried({part.text for part in parts})
@@ -147,6 +157,7 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
         parts=parts,
         carried=carried,
         parser=parser,
+        drawn=tuple(dict.fromkeys((facts.site(each), each.name) for each in drawn)),
         why_not=why,
     )
 
@@ -169,8 +180,9 @@ def are_weights(saves: Iterable[Event], around: Iterable[Event]) -> bool:
     for event in around:
         if event.name.endswith("state_dict") and event.kind in ("call", "unknown_call") and not models(event.receiver):
             return False
-    parts = [part for event in saves for part in flatten(event.receiver)]
-    return all(isinstance(part, (Mapping, Sequence, Const, Tensor)) or models(part) for part in parts)
+    parts = [part for event in saves for part in (event.receiver, *flatten(event.receiver))]
+    whole = any(event.name != "torch.save" for event in saves)  # `accelerator.save_state(...)`
+    return not whole and not any(next(optimizers_in(part), None) for part in parts)
 
 
 def models(value: Value | None) -> bool:
@@ -220,7 +232,7 @@ def _frames_at(analysis: Analysis, event: Event, loop: ast.AST) -> tuple[Frame, 
     return ()
 
 
-def _drawn_anew(analysis: Analysis, before: int) -> Event | None:
+def _drawn_anew(analysis: Analysis, before: int) -> Iterator[Event]:
     """Where the samples to train on are drawn by chance, and nothing seeds that: another start draws others."""
     facts = analysis.facts
     above = [each for kind in ("call", "make", "set") for each in facts.of(kind) if each.order < before]
@@ -234,8 +246,7 @@ def _drawn_anew(analysis: Analysis, before: int) -> Event | None:
         seed = {"torch": "torch.manual_seed", "random": "random.seed"}.get(package.split(".")[0], "numpy.random.seed")
         chosen = all(isinstance(each, Const) and (each.value is None or each.value is True) for each in fixing)
         if chosen and not any(each == seed or each.endswith(_SEEDING[1:]) for each in seeded):
-            return event
-    return None
+            yield event
 
 
 def _samples(steps: Iterable[Step], loaders: Iterable[Loader]) -> int | None:
@@ -356,7 +367,9 @@ class Survey:
             others = [each for each in found if each not in held and not (stepped and isinstance(each, Const))]
             if held and not others:
                 for each in held:  # of several, whichever it is has that name
-                    self.texts.setdefault(id(each), text)
+                    wrapped = models_in(each) if isinstance(each, Made) and each.kind == "wrapper" else ()
+                    for one in (each, *wrapped):
+                        self.texts.setdefault(id(one), text)
                 self.values[text] = held[0]
         for text, value in self._own().items():
             if text not in self.inside:
@@ -449,17 +462,26 @@ class Survey:
                 continue
             if self._set_first(name):
                 continue
-            if not _is_plain(start):
+            if not self._is_data(start):
                 return (), f"the loop goes on with `{name}` from one round to the next"
             found.append(name)
         for name, start in before.items():
             if name in found or name in self.inside or name not in self._read_in_loop():
                 continue
-            if isinstance(start, (ast.List, ast.Dict)) and _is_plain(start):
+            if isinstance(start, (ast.List, ast.Dict)) and self._is_data(start):
                 found.append(name)
             elif isinstance(start, ast.Call) and dotted(start.func) in ("iter", "deque", "collections.deque"):
                 return (), f"the loop goes on with `{name}` from one round to the next"
         return tuple(found), self._hidden(known)
+
+    def _is_data(self, node: ast.expr) -> bool:
+        """Whether a value is made of numbers, strings and arrays, which a checkpoint can hold as they are."""
+        if _is_plain(node) or (isinstance(node, (ast.List, ast.Tuple)) and all(map(self._is_data, node.elts))):
+            return True
+        if isinstance(node, ast.Call):
+            return (self.analysis.facts.offered(node.func, self.module) or "").startswith(_ARRAYS)
+        found = members(self.analysis.facts.evaluate(node, self.frames))
+        return bool(found) and all(isinstance(each, (Const, Host)) for each in found)
 
     def _hidden(self, known: set[str]) -> str | None:
         """Whether something keeps a state that is not in sight."""
@@ -468,9 +490,6 @@ class Survey:
             names = glance.changing_names(module)
             if names:
                 return f"functions change the global `{min(names)}`"
-            if (drawn := self._generator_of(module)) is not None:
-                where = "" if module is self.module else f" of {module.path.name}"
-                return f"the generator `{drawn}`{where} has a state that a checkpoint would have to hold"
         for text, value in self.values.items():
             if text in known or text not in self._read_in_loop():
                 continue
@@ -481,8 +500,6 @@ class Survey:
                     return f"`{text}` may keep a state that a checkpoint would have to hold"
             if isinstance(value, Iterated) and value.wrapper in ("iter", "cycle", "generator"):
                 return f"the loop goes on with `{text}` from one round to the next"
-            if isinstance(value, Made) and value.kind == "generator":
-                return f"`{text}` has a state that a checkpoint would have to hold"
         for node in walk(self.loop):
             call = node.func if isinstance(node, ast.Call) else None
             if not isinstance(call, ast.Attribute) or call.attr not in _CHANGING:
@@ -491,37 +508,12 @@ class Survey:
             if name is None or name.partition(".")[0] in self.inside or name in known:
                 continue
             start = self._before().get(name)
-            if start is not None and _is_plain(start):
+            if start is not None and self._is_data(start):
                 continue
             changed = self.values.get(name)
             if isinstance(changed, Made) and changed.kind in ("writer", "progress", "scaler"):
                 continue
             return f"`{name}` may keep a state that a checkpoint would have to hold"
-        return None
-
-    def _generator_of(self, module: ModuleFile) -> str | None:
-        """A random generator with a state of its own that a file keeps: in a global, an attribute, beside the loop."""
-        if not any(name.rpartition(".")[2] in module.text for name in GENERATORS):
-            return None
-        places = self.analysis.facts.places
-        for call in every(ast.Call, module.tree):
-            head, _, rest = (dotted(call.func) or "").partition(".")
-            made = {
-                f"{each.qualname}.{rest}".rstrip(".")
-                for each in members(module.scope.names.get(head))
-                if isinstance(each, External)
-            }
-            if not made & set(GENERATORS):
-                continue
-            statement, scope = places.statement(call, module), places.scope(call, module)
-            kept = isinstance(statement, (ast.Assign, ast.AnnAssign)) and not isinstance(scope, ast.ClassDef)
-            around = [each.func for each in places.ancestors(call, module) if isinstance(each, ast.Call)]
-            kept = kept and not any((dotted(each) or "").rpartition(".")[2] in _DRAWING for each in around)
-            into = [statement.target] if isinstance(statement, ast.AnnAssign) else getattr(statement, "targets", [])
-            for target in (one for each in into for one in targets(each)) if kept else ():
-                beside = scope is self.scope or isinstance(scope, ast.Module)
-                if isinstance(target, ast.Attribute) or (beside and isinstance(target, ast.Name)):
-                    return ast.unparse(target)
         return None
 
     def _own_state(self, cls: Class, known: set[str]) -> str | None:

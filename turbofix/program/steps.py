@@ -76,7 +76,7 @@ from turbofix.program.overlooked import overlooked
 from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.paddings import paddings
 from turbofix.program.placements import UNKNOWN_PLACE
-from turbofix.program.planned import planned
+from turbofix.program.planned import planned, schedule
 from turbofix.program.preloading import cut_by_hand, moved_once, preloads
 from turbofix.program.rebuilt import copied_alike, first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, in_model, no_grad
@@ -191,13 +191,14 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         unfollowed=() if trains else execution.unfollowed,
         libraries=_libraries(execution),
         thaws=tuple(sorted(_thaws(analysis))),
-        removed=removed(analysis, _fitting(execution, target).torch),
+        removed=removed(analysis, _fitting(execution, target)),
         owners=holders,
         trainings=asked,
         hands_over=hands_over(analysis, holders),
         layouts=layouts(analysis, known_models) if trains else Layouts(),
         biases=biases(analysis) if trains else Biases(),
         placed=placed(analysis),
+        schedule=schedule(analysis),
         old_names=old_names(analysis),
         scalings=scalings(analysis),
         creations=creations_in_passes(analysis) if trains and not steps else (),

@@ -1,4 +1,5 @@
-"""What an update of a step changes, in words of the function that makes it: ``model`` for ``model.parameters()``.
+"""What an update of a step changes, in words of the function that makes it: ``model`` for ``model.parameters()``, else
+what the optimizer has in its groups.
 
 It is worked out for the updates of programs that clip no gradients: nobody else asks.
 """
@@ -50,29 +51,24 @@ def _weights(analysis: Analysis, events: list[Event], training: list[Event]) -> 
     hooking = analysis.once("registers hooks", lambda: _registering_hooks(analysis))
     if hooking is not None:
         return Weights(site, why_not=f"{hooking.path.name} registers hooks, which may change the gradients already")
-    for event in analysis.facts.of("call", "unknown_call"):
-        if event.name.endswith(".add_param_group") and any(each is optimizer for each in members(event.receiver)):
-            return Weights(
-                site,
-                why_not=f"the optimizer is given more parameters ({analysis.facts.site(event).line_from(site.path)})",
-            )
     passed = optimizer.arguments.get("params", 0)
     owners = {id(each): each for each in _owners(passed.value)} if passed is not None else {}
-    if passed is None or passed.node is None or len(owners) != 1:
-        return Weights(site, why_not="the optimizer is not known to be given the parameters of one model")
-    (owner,) = owners.values()
-    model = analysis.facts.origin_site(owner.origin)
-    if not is_all(analysis, passed.node, optimizer.origin.module):
-        return Weights(site, model=model, why_not="the optimizer is not known to be given all parameters of the model")
+    owner = next(iter(owners.values())) if len(owners) == 1 else None
+    model = analysis.facts.origin_site(owner.origin) if owner is not None else None
     handler = _handler(events, training, optimizer, owner)
     if handler is not None:
         where = analysis.facts.site(handler).line_from(site.path)
         return Weights(site, model=model, why_not=f"{where} may change the gradients already")
+    more = any(each.name.endswith(".add_param_group") for each in analysis.facts.of("call", "unknown_call"))
+    if owner is None or passed is None or passed.node is None or more:
+        return Weights(site, model=model)
     frames = [analysis.facts.frames(event) for event in events]
-    for text in names_before(events[0], frames[0][-1]):
+    for text in (
+        names_before(events[0], frames[0][-1]) if is_all(analysis, passed.node, optimizer.origin.module) else ()
+    ):
         if all(is_owner(analysis, text, each, owner) for each in frames):
             return Weights(site, dotted(text), model)
-    return Weights(site, model=model, why_not="the function that makes the step has no name for the model")
+    return Weights(site, model=model)
 
 
 def _owners(value: Value) -> Iterator[Made | Instance | Opaque]:
@@ -108,7 +104,7 @@ def names_before(update: Event, frame: Frame) -> list[ast.Name | ast.Attribute]:
     return list({**called, **other}.values())
 
 
-def _handler(updates: list[Event], training: list[Event], optimizer: Made, owner: Value) -> Event | None:
+def _handler(updates: list[Event], training: list[Event], optimizer: Made, owner: Value | None) -> Event | None:
     """A call between the last backward and the update that is given the weights, the model or the optimizer."""
     first = min(update.order for update in updates)
     start = max((each.order for each in training if each.kind == "backward" and each.order < first), default=first)
@@ -118,7 +114,7 @@ def _handler(updates: list[Event], training: list[Event], optimizer: Made, owner
         if _LOADING.search(event.name):
             continue
         for each in (one for value in event.arguments.values() for one in flatten(value, 3)):
-            if each is optimizer or each is owner:
+            if each is optimizer or (each is owner and owner is not None):
                 return event
             if isinstance(each, Tensor) and each.roles & {"param", "grad"} and event.name.partition(".")[0] != "torch":
                 return event
@@ -128,15 +124,15 @@ def _handler(updates: list[Event], training: list[Event], optimizer: Made, owner
 # --- all parameters of a model ----------------------------------------------------------------------------------------
 
 
-def is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 3) -> bool:
-    """Whether an optimizer's first argument is all that a model has to train, in one group or in two."""
+def is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 3, *, groups: bool = False) -> bool:
+    """Whether an optimizer's first argument is all that a model has to train, perhaps in ``groups``."""
     if depth < 0:
         return False
     if isinstance(node, ast.Name):
         owner = analysis.facts.bindings.owner(node.id, node, module)
         writes = analysis.facts.bindings.writes(owner, node.id)
         (write,) = writes if len(writes) == 1 else (None,)
-        return isinstance(write, ast.Assign) and is_all(analysis, write.value, module, depth - 1)
+        return isinstance(write, ast.Assign) and is_all(analysis, write.value, module, depth - 1, groups=groups)
     if _of_parameters(node, "parameters"):
         return True
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
@@ -150,38 +146,17 @@ def is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 3
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         conditions = _conditions(node)
         return conditions is not None and all(asks_for_gradients(each, dotted(node.elt) or "") for each in conditions)
-    return isinstance(node, ast.List) and len(node.elts) in (1, 2) and _are_halves(analysis, node, module, depth)
-
-
-def _are_halves(analysis: Analysis, node: ast.List, module: ModuleFile, depth: int) -> bool:
-    """``[{"params": [... if decays(n)]}, {"params": [... if not decays(n)]}]``, or one group with them all."""
-    given: list[ast.expr] = []
-    for each in node.elts:
-        if not isinstance(each, ast.Dict):
-            return False
-        found = [
-            value
-            for key, value in zip(each.keys, each.values, strict=True)
-            if isinstance(key, ast.Constant) and key.value == "params"
-        ]
-        given += found if len(found) == 1 else []
-    if len(given) == 1 == len(node.elts):
-        return is_all(analysis, given[0], module, depth - 1)
-    halves: list[ast.expr] = []
-    for part in given:
-        if not isinstance(part, (ast.ListComp, ast.GeneratorExp)):
-            return False
-        own = dotted(part.elt) or ""
-        tests = [each for each in _conditions(part) or () if not asks_for_gradients(each, own)]
-        if len(tests) != 1:
-            return False
-        halves += tests
-    return len(halves) == 2 and (_denies(*halves) or _denies(halves[1], halves[0]))
-
-
-def _denies(one: ast.expr, other: ast.expr) -> bool:
-    """Whether one test is ``not`` the other."""
-    return isinstance(one, ast.UnaryOp) and isinstance(one.op, ast.Not) and ast.dump(one.operand) == ast.dump(other)
+    if not groups or not isinstance(node, ast.List):
+        return False
+    fields = [each for each in node.elts if isinstance(each, ast.Dict)]
+    pairs = [pair for each in fields for pair in zip(each.keys, each.values, strict=True)]
+    params = [value for key, value in pairs if getattr(key, "value", None) == "params"]
+    return len(params) == len(node.elts) and all(
+        _conditions(each) is not None
+        if isinstance(each, (ast.ListComp, ast.GeneratorExp))
+        else is_all(analysis, each, module, depth - 1)
+        for each in params
+    )
 
 
 def _conditions(node: ast.ListComp | ast.GeneratorExp) -> list[ast.expr] | None:
