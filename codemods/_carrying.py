@@ -11,11 +11,10 @@ from pathlib import Path
 from turbofix.edits import Refuse
 from turbofix.program.answers import everything
 from turbofix.program.model import Look, Sync
-from turbofix.program.names import walk_here
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.regex import regex
 
-from ._deferring import OWN_STORAGE, Deferral, annotated, kept_on_device, number_of, refuse_mixtures, refuse_timing
+from ._deferring import Deferral, annotated, kept_on_device, may_be_view, number_of, refuse_mixtures
 from ._pages import Page, Pages
 from ._syncs import Action, BatchLoop, adding_before, lacks_float64, one_line, replacing
 from ._throttling import is_detached, names_itself, refuse_changes, stripped
@@ -52,7 +51,6 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
             renewed += summed_anew(pages(look.site), pages(look.site).node(look.site))
         if look.kind in ("stored", "returned") and look.grown:
             raise Refuse(f"line {look.site.line} keeps the sum, which goes on growing")
-    refuse_timing(page, read, pages(loop.loop.site).node(loop.loop.site))
     promised: list[Action] = []
     if any(look.kind == "returned" for look in used):
         function = page.scope(read)
@@ -64,8 +62,7 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
     shown = min((look.statement.line for look in used if look.kind == "shown"), default=None)
     if not seen and shown is None:
         raise Refuse("what looks at it is not seen")
-    likely = not is_handed_over(page, sync)
-    plan = Deferral([*kept(pages, page, loop, sync, base), *promised, *renewed], too_early=shown, likely=likely)
+    plan = Deferral([*kept(pages, page, loop, sync, base), *promised, *renewed], too_early=shown, likely=True)
     # what is converted once may be a number already, and so may what has no float64
     again = lacks_float64(sync, loop) or any(look.holds in ("list", "dict", "lists") for look in seen)
     before: list[tuple[list[str], ast.stmt]] = []
@@ -96,34 +93,6 @@ def summed_anew(page: Page, update: ast.AST) -> list[Action]:
     return [replacing(page.site(update), f"{text} = {text} + {page.operand(update.value)}")]
 
 
-def is_handed_over(page: Page, sync: Sync) -> bool:
-    """Whether it is proven that nothing else looks at a number: a function of the file's own returns it, and all that
-    name the function are callers of this file that give it a name of their own, each of whose reads is seen."""
-    read = page.node(sync.site)
-    function = page.scope(read)
-    if not isinstance(function, ast.FunctionDef) or function.decorator_list or sync.shared:
-        return False
-    if not function.name.startswith("_") or function.name.endswith("__"):
-        return False
-    given = [each for each in walk_here(ast.Module(function.body, [])) if isinstance(each, (ast.Return, ast.Yield))]
-    if [each.value for each in given] != [read]:
-        return False
-    known = {look.site for look in sync.looks if look.kind == "seen" and look.holds == "number"}
-    for node in everything(page.module.tree):
-        names = (getattr(node, key, None) for key in ("id", "attr", "value", "name"))
-        if node is function or function.name not in names:
-            continue
-        call = page.parent(node)
-        given_to = page.parent(call) if isinstance(call, ast.Call) and call.func is node else None
-        if not isinstance(given_to, ast.Assign) or not isinstance(given_to.targets[0], ast.Name):
-            return False
-        name = given_to.targets[0].id
-        scope = page.owner(name, given_to)
-        if page.writes(name, scope) != [given_to] or not {*map(page.site, page.reads(name, scope))} <= known:
-            return False
-    return bool(known)
-
-
 def kept(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, base: ast.expr) -> list[Action]:
     """The tensor without its graph: in float64 where Python computes with the number, else in memory of its own."""
     if any(look.kind == "summed" or not look.untouched for look in sync.looks):
@@ -133,8 +102,7 @@ def kept(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, base: ast.expr) 
         return kept_on_device(page, loop, sync, read, "float" if computed else kind)
     text = page.text(base) if sync.no_grad or is_detached(base) else f"{page.operand(base)}.detach()"
     closed = text if text.endswith(")") else page.operand(base)
-    owns = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
-    own = (sync.of == "loss" or sync.scalar or owns) and not sync.replayed
+    own = not may_be_view(sync, base) and not sync.replayed
     try:
         around = pages(loop.loop.site).node(loop.loop.site)
         refuse_changes(page, base, around if page.holds(around, base) else page.scope(base))

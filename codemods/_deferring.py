@@ -22,6 +22,7 @@ from ._throttling import Throttling, begun, ended, hoisted, is_detached, refuse_
 OWN_STORAGE = frozenset({"mean", "sum", "norm", "std", "var", "prod"})
 COUNTS = frozenset({"count", "n", "num"})
 HOST_METHODS = frozenset({"size", "numel", "dim", "item", "__len__"})
+LISTED = {"torch.zeros": "torch.tensor", "torch.empty": "torch.tensor", "np.zeros": "np.array", "np.empty": "np.array"}
 HOST_ATTRIBUTES = frozenset({"shape", "batch_size", "ndim"})
 
 
@@ -53,7 +54,8 @@ def deferral(pages: Pages, loop: BatchLoop, sync: Sync, shown: Throttling) -> De
     if sync.use == "shown":
         return deferred_message(page, loop, sync)
     if sync.use == "nothing":
-        refuse_timing(page, page.node(sync.site), page.node(loop.loop.site))
+        if (line := timed_line(page, loop)) is not None:
+            raise Refuse(f"line {line} takes the time of the step, which holds the wait")
         return Deferral([lambda edit: edit.delete(sync.statement)])
     raise Refuse("the number is used for more than a sum or a message")
 
@@ -71,14 +73,19 @@ def deferred_sum(  # noqa: PLR0913
     if not isinstance(update.op, (ast.Add, ast.Sub)):
         raise Refuse(f"`{total.text}` is not a plain sum")
     scope = page.owner(total.text, update)
-    kind = summed_as(page, total, scope, number_of(pages, page, sync, read))
+    own = number_of(pages, page, sync, read)
+    together = [each for each in loop.syncs if each.accumulator and each.accumulator.update == total.update]
+    numbers = {number_of(pages, page, each, page.node(each.site)) for each in together} | {own}
+    kind = "float" if len(numbers) > 1 else summed_as(page, total, scope, own)
     plan = Deferral(likely=page.text(read).endswith("numpy()"))  # which is printed in fewer digits
     inside = names_in_update(page, sync, read, update, node, scope, shown, plan, kind)
     refuse_operands(page, update, inside, node, kind, plan)
-    plan.rounded = any(isinstance(getattr(each, "op", None), ast.Div) for each in walk(update.value))
+    divided = any(isinstance(getattr(each, "op", None), ast.Div) for each in walk(update.value))
+    plan.rounded = divided or (len(numbers) > 1 and lacks_float64(sync, loop))
     check_writes(page, loop, total, scope, node)
     refuse_mixtures(pages, page, loop, total)
-    plan.actions += kept_on_device(page, loop, sync, read, kind)
+    # a count beside a fraction in float64 stays one
+    plan.actions += kept_on_device(page, loop, sync, read, own if len(numbers) > 1 else kind)
     plan.actions += read_at_last(page, loop, total, scope, node, shown, plan, kind)
     return plan
 
@@ -220,7 +227,7 @@ def check_writes(page: Page, loop: BatchLoop, total: Accumulator, scope: ast.AST
 def refuse_mixtures(pages: Pages, page: Page, loop: BatchLoop, total: Accumulator, *, likely: bool = False) -> None:
     """Raise ``Refuse`` where several lines add to a sum and may differ: a tensor that is added to keeps what it is.
 
-    That is its shape, its being a whole number or not, and whether it was made where nothing is recorded.
+    That is its being a whole number or not, and whether it was made where nothing is recorded.
     """
     added = [
         sync
@@ -228,22 +235,12 @@ def refuse_mixtures(pages: Pages, page: Page, loop: BatchLoop, total: Accumulato
         if sync.accumulator is not None and (sync.accumulator.text, sync.accumulator.loop) == (total.text, total.loop)
     ]
     reads = [page.node(sync.site) for sync in added if sync.site.path == page.module.path]
-    alike = len({page.text(read) for read in reads}) == 1 or all(map(is_single, added, map(stripped, reads)))
-    if len(added) > 1 and not (
-        alike
-        and len({sync.no_grad for sync in added}) == 1
+    if len({sync.accumulator.update for sync in added if sync.accumulator is not None}) > 1 and not (
+        len({sync.no_grad for sync in added}) == 1
         and len({number_of(pages, page, *each, likely=likely) for each in zip(added, reads, strict=False)}) == 1
     ):
         lines = ", ".join(str(sync.site.line) for sync in added)
-        raise Refuse(f"lines {lines} add to `{total.text}`, and may add tensors of different shapes or types")
-
-
-def is_single(sync: Sync, base: ast.expr | None) -> bool:
-    """Whether a tensor has no dimension: ``x.mean()``."""
-    if sync.scalar:
-        return True
-    reduced = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
-    return reduced and isinstance(base, ast.Call) and not base.args and not base.keywords
+        raise Refuse(f"lines {lines} add to `{total.text}`, and may add tensors of different types")
 
 
 def is_surely_set(page: Page, name: str, scope: ast.AST, loop: ast.AST) -> bool:
@@ -347,11 +344,7 @@ def read_at_last(  # noqa: PLR0913
             isinstance(write, ast.AugAssign) and not page.holds(node, write) for write in page.writes(total.text, scope)
         )
     )
-    common = common_block(page, guarded, node) if len(guarded) > 1 else None
-    if common is not None:
-        actions.append(adding_before(page.site(common), conversion))
-    else:
-        actions += [replacing(page.site(each), f"{kind}({total.text})") for each in guarded]
+    actions += [replacing(page.site(each), f"{kind}({total.text})") for each in guarded]
     if after:
         actions.append(adding_after(page.site(last_of(page, node)), conversion))
     return actions
@@ -375,17 +368,6 @@ def suppresses(node: ast.AST) -> bool:
         return False
     calls = (each.context_expr for each in node.items if isinstance(each.context_expr, ast.Call))
     return any((dotted(call.func) or "").rpartition(".")[2] == "suppress" for call in calls)
-
-
-def common_block(page: Page, nodes: list[ast.AST], loop: ast.AST) -> ast.stmt | None:
-    """The first statement of the innermost block, under a condition, that holds all nodes; None where none does."""
-    statement: ast.AST | None = page.statement(nodes[0])
-    while isinstance(statement, ast.stmt) and statement is not loop:
-        block = page.block(statement)
-        if all(any(page.holds(each, node) for each in block) for node in nodes):
-            return statement if not any(block is body for body in (getattr(loop, "body", None),)) else None
-        statement = next((each for each in page.above(statement) if isinstance(each, ast.stmt)), None)
-    return None
 
 
 def last_of(page: Page, node: ast.AST) -> ast.AST:
@@ -469,18 +451,18 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
         read = page.above(read)[1]
     call = page.parent(handed := handed_over(page, read) if behind else read)
     fed = longer(page, call, handed, ("append", "extend") if behind else ("append",))
+    filled = isinstance(call, ast.Assign) and not behind
     if fed is None or call is None:
         raise Refuse("the number is stored in something else than a plain list")
     if page.loop_of(call) is not node:
         raise Refuse("the number is stored in another loop or function")
-    if not behind:
-        refuse_views(page, sync, base)
     if sync.replayed:
         raise Refuse("what is compiled with CUDA graphs gives its results in memory that the next step uses again")
     refuse_changes(page, base, node)
     name = fed.id
     scope = page.owner(name, fed)
     detached = "" if sync.no_grad or is_detached(base) else ".detach()"
+    detached += ".clone()" if not behind and may_be_view(sync, base) else ""
     kept = f"{page.operand(base)}{detached}" if detached else page.text(base)
     added = isinstance(call, ast.AugAssign)
     plan = Deferral(
@@ -496,17 +478,36 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
         if any(isinstance(each, ast.While) for each in page.above(call)):
             raise Refuse(f"`{name}` grows without an end, and nothing reads it")
         return plan
-    made, whole = made_empty(page, node, name, scope, call)
+    made, whole = made_anew(page, node, name, scope, call)
+    value = given(made, name)
+    slots = slots_in(value) if filled else None
+    if slots is None and (filled or not isinstance(value, ast.List) or value.elts):
+        raise Refuse(f"`{name}` is not a list that is made empty before the loop")
     for each in page.reads(name, scope):
-        if each is not fed and begun(made) < each.lineno <= ended(whole):
+        if each is fed or not begun(made) < each.lineno <= ended(whole):
+            continue
+        taken = page.parent(each)  # one number, shown now and then
+        single = isinstance(taken, ast.Subscript) and taken.value is each and not isinstance(taken.slice, ast.Slice)
+        if behind or taken is None or not single or not page.is_seldom(each, node, call):
             raise Refuse(f"line {each.lineno} uses `{name}` before the loop is over")
+        plan.actions.append(replacing(page.site(taken), f"float({page.text(taken)})"))
     refuse_exceptions(page, whole, name, scope)
     item = "loss" if sync.of == "loss" else "value"
     again = f"{name} = [{item}{behind or '.item()'} for {item} in {name}]"
     if extends:
         again = f"{name} = [row for {item} in {name} for row in {item}{behind}]"
+    if slots is not None and isinstance(value, ast.Call):
+        again = f"{name} = {LISTED[page.text(value.func)]}([float({item}) for {item} in {name}])"
+        plan.actions.append(replacing(page.site(value), f"[0.0] * {page.operand(slots)}"))
     plan.actions.append(adding_after(page.site(last_of(page, whole)), again))
     return plan
+
+
+def slots_in(node: ast.AST | None) -> ast.expr | None:
+    """The ``n`` of ``torch.zeros(n)``."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or dotted(node.func) not in LISTED:
+        return None
+    return None if isinstance(node.args[0], (ast.Tuple, ast.List)) else node.args[0]
 
 
 def handed_over(page: Page, read: ast.AST) -> ast.AST:
@@ -522,7 +523,12 @@ def handed_over(page: Page, read: ast.AST) -> ast.AST:
 
 
 def longer(page: Page, call: ast.AST | None, handed: ast.AST, methods: tuple[str, ...]) -> ast.Name | None:
-    """The list that a statement makes longer: ``names.append(x)``, ``names.extend(xs)``, ``names += xs``."""
+    """The list that a statement makes longer or fills: ``names.append(x)``, ``names.extend(xs)``, ``names += xs``,
+    ``names[i] = x``."""
+    if isinstance(call, ast.Assign) and call.value is handed and isinstance(call.targets[0], ast.Subscript):
+        kept = call.targets[0]
+        single = len(call.targets) == 1 and not isinstance(kept.slice, (ast.Tuple, ast.Slice))
+        return kept.value if single and isinstance(kept.value, ast.Name) and "extend" not in methods else None
     if isinstance(call, ast.AugAssign) and isinstance(call.op, ast.Add) and call.value is handed:
         return call.target if isinstance(call.target, ast.Name) and "extend" in methods else None
     if not (isinstance(call, ast.Call) and call.args == [handed] and isinstance(call.func, ast.Attribute)):
@@ -546,17 +552,16 @@ def copied(page: Page, read: ast.AST) -> tuple[ast.expr | None, str]:
     return (read, "".join(left)) if left and isinstance(read, ast.expr) else (None, "")
 
 
-def refuse_views(page: Page, sync: Sync, base: ast.expr) -> None:
-    """Raise ``Refuse`` where a tensor that is kept may be a part of a larger one, which it would keep alive."""
+def may_be_view(sync: Sync, base: ast.expr) -> bool:
+    """Whether a tensor that is kept may be a part of a larger one, which it would keep alive."""
     owns = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
-    if sync.of != "loss" and not sync.scalar and not owns:
-        raise Refuse(f"`{page.text(base)}` may be a view that would keep a larger tensor alive")
+    return sync.of != "loss" and not sync.scalar and not owns
 
 
-def made_empty(page: Page, loop: ast.AST, name: str, scope: ast.AST, fed: ast.AST) -> tuple[ast.AST, ast.AST]:
-    """The statement that makes a list empty before its loop, and the outermost loop of the same block that fills it.
+def made_anew(page: Page, loop: ast.AST, name: str, scope: ast.AST, fed: ast.AST) -> tuple[ast.AST, ast.AST]:
+    """The statement that makes a list before its loop, and the outermost loop of the same block that fills it.
 
-    Nothing sets the name in between, so that the loop always begins with an empty list. What it is set to before or
+    Nothing sets the name in between, so that the loop always begins with a new one. What it is set to before or
     afterwards (the mean of the list, say) is another value. Raises ``Refuse`` where there is no such pair.
     """
     writes = [each for each in page.writes(name, scope) if each is not fed]
@@ -568,18 +573,13 @@ def made_empty(page: Page, loop: ast.AST, name: str, scope: ast.AST, fed: ast.AS
         if not before:
             continue
         made = max(before, key=begun)
-        empty = given(made, name)
-        if (
-            not isinstance(empty, ast.List)
-            or empty.elts
-            or any(begun(made) < begun(each) <= ended(whole) for each in writes)
-        ):
+        if any(begun(made) < begun(each) <= ended(whole) for each in writes):
             break
         loops = [each for each in (loop, *page.above(loop)) if page.holds(whole, each) and isinstance(each, LOOPS)]
         if getattr(loops[-1], "orelse", None):
             raise Refuse("the loop has an `else` of its own")
         return made, loops[-1]
-    raise Refuse(f"`{name}` is not a list that is made empty before the loop and left alone until it is over")
+    raise Refuse(f"`{name}` is not made before the loop and left alone until it is over")
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
@@ -591,18 +591,19 @@ def deferred_message(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     base = stripped(read)
     if base is None:
         raise Refuse("more than one number is read, or in an unusual way")
-    refuse_views(page, sync, base)
-    refuse_timing(page, read, page.node(loop.loop.site))
+    if may_be_view(sync, base):
+        raise Refuse(f"`{page.text(base)}` may be a view that would keep a larger tensor alive")
     return Deferral(hoisted(page, sync, read, loop, Throttling()))
 
 
-def refuse_timing(page: Page, read: ast.AST, loop: ast.AST) -> None:
-    """Raise ``Refuse`` where each step takes its own time, which would no longer hold the wait for the GPU."""
+def timed_line(page: Page, around: BatchLoop) -> int | None:
+    """The line where each step takes its own time, which would no longer hold the wait for the GPU."""
+    loop = page.node(around.loop.site)
     inside = list(walk_here(loop))
     clocks = {  # whatever the clock is called: the same call without arguments, subtracted from a later one
         (dotted(target), asked)
         for each in inside
-        if isinstance(each, ast.Assign) and (asked := clock_of(each.value)) and not page.is_seldom(each, loop, read)
+        if isinstance(each, ast.Assign) and (asked := clock_of(each.value)) and not page.is_seldom(each, loop, loop)
         for target in each.targets
     }
     for each in inside:
@@ -610,7 +611,8 @@ def refuse_timing(page: Page, read: ast.AST, loop: ast.AST) -> None:
             continue
         later = {clock_of(each.left), *(clock for name, clock in clocks if name == dotted(each.left))} - {None}
         if any(name is not None and name == dotted(each.right) and clock in later for name, clock in clocks):
-            raise Refuse(f"line {each.lineno} takes the time of the step, which holds the wait")
+            return each.lineno
+    return None
 
 
 def clock_of(node: ast.AST) -> str | None:

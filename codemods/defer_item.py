@@ -27,7 +27,7 @@ When refused
     - Where the number decides what the program does next, or is shown in every step (``throttle-logging`` comes first).
     - Where a step does more with it than keep, sum or return it, or other scripts may call what returns it.
     - Where the sum itself is stored in each step, or may be a number already.
-    - Where each step's time is taken beside it.
+    - Where nothing reads it, and each step's time is taken beside it.
     - In an evaluation where a mask picks what is read: the host waits for that anyway.
     - In an evaluation that runs once, beside a training of many passes.
 
@@ -50,10 +50,10 @@ from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_guard, of_loop, of_sum
 from turbofix.program.model import Accumulator, Step, Sync, TrainingProgram
 
-from ._deferring import Deferral, detached_sum
+from ._deferring import Deferral, detached_sum, timed_line
 from ._frameworks import LEFT
 from ._loaders import ONCE, is_once
-from ._pages import page_of
+from ._pages import page_of, pages_of
 from ._staying import Told, Waiting, is_shown_now_and_then, outlook, within
 from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, on_gpu, read_text, replacing, waits
 from ._trainers import evidence
@@ -101,14 +101,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if isinstance(found, str):
                 yield codemod.refuse(sync.site, message, found, evidence=seen)
                 continue
-            beside = view.beside((sync.site,))
+            beside, timed = view.beside((sync.site,)), timed_line(pages_of(program)(loop.loop.site), loop)
+            aside = f"; line {timed} takes the time of each step, which no longer holds the wait" if timed else ""
+            likely = found.likely or (timed is not None and sync.use not in ("summed", "meter", "stored"))
             yield codemod.finding(
                 sync.site,
-                f"{message}{beside}",
+                f"{message}{beside}{aside}",
                 plan=(*found.actions,),
-                risk=Risk.EQUIVALENT if sync.use == "meter" or found.likely or found.rounded else Risk.EXACT,
+                risk=Risk.EQUIVALENT if sync.use == "meter" or likely or found.rounded else Risk.EXACT,
                 evidence=seen,
-                assumes=((DISPLAY_ONLY,) if found.likely else ()) + (on_gpu(sync, loop, program) or ()),
+                assumes=((DISPLAY_ONLY,) if likely else ()) + (on_gpu(sync, loop, program) or ()),
                 for_speed=isinstance(loop, Step),  # timed steps do not show what an evaluation takes
                 worth=None if isinstance(loop, Step) and not beside else Worth.SMALL,
             )

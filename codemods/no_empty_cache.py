@@ -25,12 +25,11 @@ Use instead
 When refused
     Nothing is said of what happens once an epoch, under a test of the step or the loss, or where an error is handled;
     of programs that never reach a GPU; and under frameworks that own the loop. A wait is refused where the loop reads a
-    clock (take the time of every 100th step, or with ``torch.cuda.Event``), where streams, graphs, profilers, kernels
-    or copies that do not block need it, and where another read of the step waits all the same. The others are
-    refused where the loop measures memory, where processes share a GPU, under DeepSpeed, and ``gc.collect()`` where
-    the program runs the collector by hand or differentiates its gradients (``create_graph=True`` leaves cycles). All
-    are refused where a comment stands beside the call, where that is more than a statement of its own, or is reached
-    without the loop too.
+    clock (take the time of every 100th step, or with ``torch.cuda.Event``), and where streams, graphs, profilers,
+    kernels or copies that do not block need it. The others are refused where the loop measures memory, where processes
+    share a GPU, under DeepSpeed, and ``gc.collect()`` where the program runs the collector by hand or differentiates
+    its gradients (``create_graph=True`` leaves cycles). All are refused where a comment stands beside the call, where
+    that is more than a statement of its own, or is reached without the loop too.
 
 Risk
     exact: no number changes. Memory that is not given back stays with the process, as ``nvidia-smi`` shows.
@@ -47,7 +46,7 @@ from collections.abc import Iterator
 from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.nodes import walk
 from turbofix.program.evidence import of_guard, of_loop
 from turbofix.program.model import Chore, TrainingProgram
@@ -104,14 +103,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             found[chore.site] = loop, chore, why_not(chore, loop, program)
     free = tuple(chore for _, chore, reason in found.values() if reason is None)
     for loop, chore, reason in found.values():
-        often = loop_words(loop) + (", or nearly so" if chore.guard.kind == "every_n" else "")
-        message = MESSAGES[chore.kind].format(often=often)
+        message = MESSAGES[chore.kind].format(often=loop_words(loop))
         seen = (of_loop(loop), *of_guard(chore.guard))
         if reason is not None:
             yield codemod.refuse(chore.site, message, reason, evidence=seen)
         else:
             plan = Plan(loop, chore, free)
-            yield codemod.finding(chore.site, message, plan=plan, evidence=seen)
+            reading = waits(loop, program) if chore.kind == "synchronize" else ()
+            if reading:
+                message += f"; so does {reading[0].site.line_from(chore.site.path)}"
+            yield codemod.finding(chore.site, message, plan=plan, evidence=seen, worth=Worth.SMALL if reading else None)
 
 
 def concerns(chore: Chore, loop: BatchLoop, program: TrainingProgram) -> bool:
@@ -135,10 +136,6 @@ def why_not(chore: Chore, loop: BatchLoop, program: TrainingProgram) -> str | No
     if chore.kind == "synchronize":
         if program.processes and not program.distributed:
             return "processes that share memory may count on it"
-        reading = waits(loop, program)
-        if reading:
-            line = reading[0].site.line_from(chore.site.path)
-            return f"nothing is gained while {line} waits for the GPU {loop_words(loop)}"
     elif program.processes and not program.distributed:
         return "processes that the script starts may share the GPU, and what one keeps the others lack"
     elif program.hands_over:

@@ -21,7 +21,7 @@ Use instead
 
     A function that does nothing else is decorated; otherwise the loop goes under ``with torch.no_grad():``. A function
     that a training calls to look at its models (to draw pictures, to choose an action) is decorated too, if no tensor
-    with a graph leaves it.
+    with a graph leaves it; and so is what looks at them when all training is over.
 
 When refused
     Nothing is said of loops that a training step runs (the rollouts of reinforcement learning), and under frameworks
@@ -50,7 +50,6 @@ from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop
 from turbofix.program.graphless import LEFT_TO_RUNS
 from turbofix.program.model import Evaluation, KeptGraph, Sampling, TrainingProgram
-from turbofix.records import dataclass
 
 from ._frameworks import LEFT
 
@@ -75,13 +74,6 @@ FUSED = frozenset(
     )
 )
 """Layers that take a path of their own in evaluation, where no graph is built."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The loop, or the function around it."""
-
-    graphs: KeptGraph
 
 
 @codemod.find
@@ -114,9 +106,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         risk = Risk.EQUIVALENT if fuses(evaluation, program) else Risk.EXACT
         # timed steps do not show what an evaluation takes
-        plan = Plan(graphs)
         yield codemod.finding(
-            graphs.loop, message, plan=plan, risk=risk, evidence=seen, for_speed=False, assumes=assumes
+            graphs.loop, message, plan=graphs, risk=risk, evidence=seen, for_speed=False, assumes=assumes
         )
     yield from sampled(program)
 
@@ -124,13 +115,15 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def sampled(program: TrainingProgram) -> Iterator[Finding]:
     """Functions that look at the models between the training steps."""
     for each in program.samplings:
-        message = "the forward passes of this function build graphs that nothing goes through"
-        seen = (Evidence("the training loop that calls it", each.loop),)
+        function = each.function if each.function.kind == "FunctionDef" else None
+        what = "the forward passes of this function build graphs" if function else "a forward pass builds a graph here"
+        seen = (Evidence("the training loop", each.loop),)
         risk = Risk.EQUIVALENT if fuses(each, program) else Risk.EXACT
-        plan = Plan(KeptGraph(each.loop, each.function))
+        plan = KeptGraph(each.function, function)
         assumes = () if each.sure else (NO_GRAPH_NEEDED,)
+        text = f"{what} that nothing goes through"
         yield codemod.finding(
-            each.function, message, plan=plan, risk=risk, evidence=seen, for_speed=False, assumes=assumes
+            each.function, text, plan=plan, risk=risk, evidence=seen, for_speed=False, assumes=assumes
         )
 
 
@@ -143,9 +136,8 @@ def fuses(where: Evaluation | Sampling, program: TrainingProgram) -> bool:
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Decorate the function, or put the loop under a ``with``."""
-    plan = finding.plan
-    assert isinstance(plan, Plan)
-    graphs = plan.graphs
+    graphs = finding.plan
+    assert isinstance(graphs, KeptGraph)
     spelled = edit.name("torch.no_grad", graphs.function or graphs.loop)
     if graphs.function is not None:
         edit.before(graphs.function, f"@{spelled}()")

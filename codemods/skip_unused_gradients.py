@@ -26,6 +26,8 @@ Use instead
 
         bce(discriminator(generator(z)), ones).backward(inputs=[*generator.parameters()])
 
+    What is detached as soon as it is computed (``target(state).detach()``) is computed under ``torch.no_grad()``.
+
 When refused
     It is refused where another backward pass goes through the same call and needs those gradients, and where a model
     gives several results: detach those that are handed on. Nothing is said where it is not known which models an
@@ -49,7 +51,6 @@ from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_loop
 from turbofix.program.model import Framework, Step, ThrownAway, TrainingProgram
-from turbofix.records import dataclass
 
 codemod = Codemod(
     __name__,
@@ -59,13 +60,6 @@ codemod = Codemod(
     assumes=(UNUSED_GRADIENTS,),
     worth=Worth.HIGH,
 )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Where the backward pass can end."""
-
-    found: ThrownAway
 
 
 @codemod.find
@@ -89,15 +83,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 yield codemod.refuse(found.backward, message(found), found.why_not, evidence=seen(step, found))
             else:
                 risk = Risk.EQUIVALENT if is_compiled(program, step) else None
-                plan, why = Plan(found), seen(step, found)
+                why, worth = seen(step, found), Worth.SOME if found.at_once else None
                 assumes = () if found.certain and program.complete else (UNUSED_GRADIENTS,)
                 yield codemod.finding(
-                    found.backward, message(found), plan=plan, risk=risk, evidence=why, assumes=assumes
+                    found.backward, message(found), plan=found, risk=risk, evidence=why, assumes=assumes, worth=worth
                 )
 
 
 def message(found: ThrownAway) -> str:
     """What is computed in vain."""
+    if found.at_once:
+        return f"builds the graph of {code(found.names)}, which is detached at once"
     if not found.cuts:
         fate = "which are cleared before a step uses them" if found.cleared else "which no optimizer trains"
         return f"computes gradients of the weights of {code(found.models)}, {fate}"
@@ -124,10 +120,11 @@ def is_compiled(program: TrainingProgram, step: Step) -> bool:
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Detach what the next model is given."""
-    plan = finding.plan
-    assert isinstance(plan, Plan)
-    found = plan.found
+    found = finding.plan
+    assert isinstance(found, ThrownAway)
     if found.kept:
         edit.argument(found.backward, "inputs", f"[{', '.join(f'*{each}.parameters()' for each in found.kept)}]")
+    if found.at_once:
+        edit.wrap(found.backward, found.backward, f"with {edit.name('torch.no_grad', found.backward)}():")
     for site in found.cuts:
         edit.insert_after(site, ".detach()")

@@ -21,7 +21,7 @@ Use instead
 
     The interval is 50 steps, or 10 in a loop that is known to be over after 100. A loop that does not count its steps
     gets ``enumerate``. Where a number, an option's default or a setting is the interval, and is 1, it becomes 10.
-    Lightning's trainer gets a bar that is drawn every 50 steps.
+    Lightning's trainer gets a bar that is drawn every 50 steps; a trainer that logs in every step logs in every tenth.
 
 When refused
     Nothing is said of what is shown every ten steps or more seldom, and of messages that read no tensor. It is refused
@@ -31,7 +31,7 @@ When refused
     - where the message calls what may do more than show, or its number serves other purposes;
     - where all that it shows is read in each step anyway: nothing is gained;
     - in an evaluation that runs once, beside a training of many passes, or whose rows in a log are its result;
-    - where a guard of yours with the interval 1 does more than to show, or a trainer logs in every step: raise it.
+    - where a guard of yours with the interval 1 does more than to show: raise it.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
@@ -76,6 +76,7 @@ from ._throttling import Throttling, guarding, refuse_more_than_messages
 from ._trainers import on_gpu as trains_on_gpu
 
 BAR = "enable_progress_bar"
+LOGGED_EVERY = ("log_every_n_steps", "logging_steps")
 SLOWER = f"TQDMProgressBar(refresh_rate={INTERVAL})"
 
 codemod = Codemod(
@@ -132,9 +133,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 if default.place not in told:
                     told.add(default.place)
                     what = default.option or "the interval, which is 1,"
-                    raised = f"the host waits for the GPU {loop_words(loop)} to show values, unless {what} is raised"
+                    wait = f"the host waits for the GPU {loop_words(loop)} to show values, unless {what} is raised"
                     yield codemod.finding(
-                        default.place, raised, plan=default, evidence=seen, assumes=(DISPLAY_ONLY,), for_speed=timed
+                        default.place, wait, plan=default, evidence=seen, assumes=(DISPLAY_ONLY,), for_speed=timed
                     )
                 continue
             reason = unknown or view.shown.refused.get(show.statement) or reads_stay(view, show)
@@ -171,6 +172,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     )
     yield from shared.refusals(codemod)
     for training in program.trainings:
+        for name in LOGGED_EVERY if trains_on_gpu(training) is not False else ():
+            given = training.argument(name)
+            at, seen = given.edit_at, (of_value(name, given, training.site),)
+            if at is None or not given.known or given.values != (1,):
+                continue
+            message = f"the trainer reads numbers back in every step to log them; one row in {SHORT_INTERVAL} stays"
+            reason, raised = unknown or reason_beside(given), Default(at, given.option, (), ())
+            if reason is not None:
+                yield codemod.refuse(at, message, f"{reason}; set `{name}={SHORT_INTERVAL}`", evidence=seen)
+            else:
+                yield codemod.finding(at, message, plan=raised, evidence=seen, assumes=(DISPLAY_ONLY,))
         if training.in_bar and trains_on_gpu(training) is not False and training.argument(BAR).values != (False,):
             yield bar_of(program, training, unknown)
 

@@ -484,7 +484,7 @@ class _Following:
         self.flow.entered.add(here)
         kinds = {kind for place in inner for kind in self._kinds_from(place)}
         self.flow.entered.discard(here)
-        if kinds == {"shown"}:
+        if kinds in ({"shown"}, {"shown", "returned"}):
             return self._use("shown", call)
         if not self.deep:
             return self._use("passed", call)

@@ -23,11 +23,11 @@ from turbofix.program.libraries import words
 from turbofix.program.lost import Unread, parts
 from turbofix.program.model import ThrownAway
 from turbofix.program.names import body_of, dotted, stores
-from turbofix.program.objects import parameter_owners
+from turbofix.program.objects import autocasts_around, outermost, parameter_owners
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.tensors import tensors_in
-from turbofix.program.values import Const, Instance, Made, Option, Value, flatten, members
+from turbofix.program.values import Const, Instance, Made, Option, Tensor, Value, flatten, members
 from turbofix.program.values import Sequence as Values
 from turbofix.records import dataclass
 from turbofix.regex import regex
@@ -35,6 +35,7 @@ from turbofix.regex import regex
 _CUTS = words(
     "detach detach_ item tolist numpy size dim numel argmax argmin shape data dtype device new_zeros new_ones"
 )
+_DATA = frozenset({"batch", "data", "made", "object"})
 _DEEPEST = 12
 _FREEZING = regex(r"\.requires_grad\s*=(?!=)|requires_grad_\(\s*(?!True)|set_requires_grad")
 
@@ -64,7 +65,8 @@ class _Pass:
 def thrown_away(analysis: Analysis, record: LoopRecord, backwards: list[Event]) -> tuple[ThrownAway, ...]:
     """The backward passes of a training loop that go on into models which make no use of it, or that could."""
     found = _Loop(analysis, record, backwards)
-    return tuple(sorted(found.all(), key=lambda each: each.backward)) if len(found.called) > 1 else ()
+    thrown = (*(found.all() if len(found.called) > 1 else ()), *found.cut_at_once())
+    return tuple(sorted(thrown, key=lambda each: each.backward))
 
 
 class _Loop:
@@ -72,6 +74,7 @@ class _Loop:
 
     def __init__(self, analysis: Analysis, record: LoopRecord, backwards: list[Event]) -> None:
         self.analysis, self.facts, self.places = analysis, analysis.facts, analysis.facts.places
+        self.record = record
         self.backwards = [each for each in backwards if self.facts.inside(each, record.node)]
         self.acts = [each for each in self.facts.events_in(record.node) if each.kind in ("step", "zero_grad")]
         self.owned = {id(made): _owners(made) for each in self.acts for made in optimizers_in(concerned(each))}
@@ -86,6 +89,26 @@ class _Loop:
         for event in self.backwards:
             others = {id(one.call) for key, way in ways.items() if key != id(event) for one in way.passes}
             yield from self._of(event, ways[id(event)], others)
+
+    def cut_at_once(self) -> Iterator[ThrownAway]:
+        """The statements that build the graph of a model's call and keep nothing of it: ``q = net(x).detach()``."""
+        forwards = [each for each in self.facts.events_in(self.record.node) if each.kind == "forward"]
+        for event in outermost(self.analysis, forwards):
+            statement = self.places.statement(event.node, event.module)
+            if no_grad(event) or not isinstance(statement, ast.Assign):
+                continue
+            beside = _beside(statement.value, event.node)
+            if beside is None or any(True for _ in autocasts_around(self.analysis, event)):
+                continue
+            values = [self.facts.evaluate(each, self.facts.frames(event)) for each in beside]
+            held = [one for each in values if each is not None for one in flatten(each, 3)]
+            unseen = [one for each, value in zip(beside, values, strict=True) if value is None for one in walk(each)]
+            graphs = any(isinstance(each, Tensor) and each.roles - _DATA for each in held)
+            if graphs or any(isinstance(each, ast.Call) for each in unseen):
+                continue
+            name = ast.unparse(event.node.func) if isinstance(event.node, ast.Call) else "the model"
+            site = self.places.site(statement, event.module)
+            yield ThrownAway(site, (name,), (), (), at_once=True, certain=not unseen)
 
     def _of(self, event: Event, way: _Way, others: set[int]) -> Iterator[ThrownAway]:
         updated = self._updated(event)
@@ -169,8 +192,10 @@ class _Loop:
             return ()
         wanted = [each for each in way.passes if each.models & updated]
         scope = self.places.scope(call, event.module)
-        own = all(self.places.scope(each.call, event.module) is scope and dotted(each.call.func) for each in wanted)
-        return tuple(dict.fromkeys(each.name for each in wanted)) if own and wanted else ()
+        own = all(self.places.scope(each.call, event.module) is scope for each in wanted)
+        own = own and not any(isinstance(one, ast.Call) for each in wanted for one in walk(each.call.func))
+        texts = (self.places.text(each.call.func, event.module).removesuffix(".forward") for each in wanted)
+        return tuple(dict.fromkeys(texts)) if own else ()
 
     def _updated(self, event: Event) -> frozenset[int]:
         """The models that the next steps update, up to the next backward pass behind them."""
@@ -301,6 +326,26 @@ class _Way:
     def _is_made(self, statement: ast.Assign) -> bool:
         function = self.places.function(statement, self.module)
         return function is None or function.name == "__init__"
+
+
+def _beside(node: ast.AST, call: ast.AST, *, detached: bool = False) -> list[ast.expr] | None:
+    """What an expression computes with beside a model's call that is detached in it; None where it is not."""
+    if node is call:
+        return [] if detached else None
+    if isinstance(node, ast.BinOp):
+        inner, other = (
+            (node.left, node.right) if any(each is call for each in walk(node.left)) else (node.right, node.left)
+        )
+        found = _beside(inner, call, detached=detached)
+        return None if found is None else [*found, other]
+    if isinstance(node, ast.Call) and (dotted(node.func) or "").startswith("np.") and len(node.args) == 1:
+        return _beside(node.args[0], call)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        found = _beside(node.func.value, call, detached=detached or node.func.attr in ("detach", "numpy"))
+        return None if found is None else [*found, *node.args]
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        return _beside(node.value, call, detached=detached)
+    return None
 
 
 def _may_learn(model: Value) -> bool:

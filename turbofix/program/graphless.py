@@ -48,7 +48,7 @@ def kept_graph(
 ) -> KeptGraph | None:
     """What to say of the graphs of a loop over batches that has no backward pass; None where it builds none."""
     forwards = [event for event in events if event.kind == "forward" and not inside_model(analysis, event)]
-    forwards = [event for event in forwards if not _is_pipeline(event)]
+    forwards = [event for event in forwards if not is_pipeline(event)]
     if not forwards or any(no_grad(event) for event in events if event.kind in ("forward", "unknown_call")):
         return None
     if _in_step(analysis, forwards, steps) or is_switched(analysis):
@@ -67,7 +67,7 @@ def kept_graph(
     )
 
 
-def _is_pipeline(event: Event) -> bool:
+def is_pipeline(event: Event) -> bool:
     """Whether what is called is one of diffusers' pipelines, which build no graphs."""
     made = [each.qualname for each in members(event.receiver) if isinstance(each, Made)]
     return bool(made) and all(name.startswith("diffusers.") and "Pipeline" in name for name in made)

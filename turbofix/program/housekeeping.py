@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Literal
 
 from turbofix.findings import Site
@@ -16,9 +15,8 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Frame, settled
-from turbofix.program.guards import modulo_of
-from turbofix.program.model import Chore, Guard, Purpose
+from turbofix.program.facts import Frame
+from turbofix.program.model import Chore, Purpose
 from turbofix.program.names import is_false, walk_here
 from turbofix.program.sites import blocks
 from turbofix.program.values import External, members
@@ -89,22 +87,12 @@ def _chore(analysis: Analysis, event: Event, events: list[Event], record: LoopRe
         statement=facts.places.site(statement, event.module),
         kind=kind,
         name=event.name,
-        guard=_guard(analysis, event, loop),
+        guard=analysis.guards.guard(event, loop),
         alone=isinstance(statement, ast.Expr) and statement.value is event.node,
         comments=_comments(analysis, statement, event.module),
         outside=_called_from(analysis, outside[0]) if outside else None,
         purpose=next(_purposes(analysis, kind, events, record), None),
     )
-
-
-def _guard(analysis: Analysis, event: Event, loop: ast.AST) -> Guard:
-    """When a chore is done; `if step % n:` holds every time but one, as a rule by mistake."""
-    guard, tests = analysis.guards.guard(event, loop), analysis.guards.conditions(event, loop)
-    remainder = modulo_of(tests[0].test) if len(tests) == 1 and tests[0].test is not None else None
-    if guard.kind != "condition" or remainder is None or remainder[1] == tests[0].holds:
-        return guard
-    count = settled(analysis.facts.evaluate(remainder[0].right, tests[0].frames))
-    return guard if count == 2 else replace(guard, kind="every_n", every=1)
 
 
 def _comments(analysis: Analysis, statement: ast.AST, module: ModuleFile) -> tuple[str, ...]:

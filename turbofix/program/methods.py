@@ -246,6 +246,8 @@ def _call_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
     origin = interp.origin(node)
     if name == "backward":
         loss = tensor.scaled_from
+        for each in tensors_in(loss or tensor) if arguments.get("gradient", 0) is None else ():
+            each.scalar = True
         interp.event("backward", node, "scaled" if loss is not None else "", loss or tensor, arguments)
         return NONE
     if name in ("to", "cuda", "cpu") or (name == "type" and arguments.positions):

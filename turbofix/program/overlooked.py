@@ -151,44 +151,6 @@ def _is_quiet(node: ast.AST, module: ModuleFile) -> bool:
     return False
 
 
-def graphs_of_copies(written: Written) -> Found:
-    """The forward pass, in a training step, of a network that is brought up to date from another one's weights."""
-    copies: set[str] = set()
-    for module in written.modules:
-        for call in calls_by_name(module.tree).get("load_state_dict", ()):
-            if isinstance(call.func, ast.Attribute) and call.args:
-                given = call.args[0]
-                owner = dotted(call.func.value)
-                if owner is not None and isinstance(given, ast.Call) and last(given) == "state_dict":
-                    copies.add(owner)
-    for module in written.modules if copies else ():
-        for call in every(ast.Call, module.tree):
-            name = dotted(call.func) or ""
-            if name.removesuffix(".forward") in copies and not name.endswith((".eval", ".train")):
-                function = function_of(call, module)
-                trains = function is not None and any(
-                    isinstance(each, ast.Call) and last(each) == "backward" for each in walk(function)
-                )
-                if trains and not _is_quiet(call, module) and not _is_cut(call, module):
-                    yield call, module
-
-
-def _is_cut(call: ast.Call, module: ModuleFile) -> bool:
-    """Whether what a call gives, or the name that it is given, is detached."""
-    parents = parents_in(module.tree)
-    above: ast.AST | None = call
-    while above is not None and not isinstance(above, ast.stmt):
-        if isinstance(above, ast.Attribute) and above.attr in ("detach", "data", "cpu", "numpy", "item"):
-            return True
-        above = parents.get(above)
-    names = {dotted(each) for each in getattr(above, "targets", [])}
-    function = function_of(call, module)
-    return any(
-        isinstance(each, ast.Attribute) and each.attr in ("detach", "data") and dotted(each.value) in names
-        for each in walk(function or module.tree)
-    )
-
-
 def windows(written: Written) -> Found:
     """``torch.stack([data[i : i + length] for i in starts])`` in a step: a window of the data for each sample."""
     for module in written.modules:
@@ -273,24 +235,14 @@ def _is_certain(written: Written, node: ast.AST, module: ModuleFile, depth: int 
     return above is not None
 
 
-def logs_each_step(written: Written) -> Found:
-    """``Trainer(log_every_n_steps=1)``."""
-    for module in written.modules:
-        for word in every(ast.keyword, module.tree) if "log_every_n_steps" in module.text else ():
-            if word.arg == "log_every_n_steps" and isinstance(word.value, ast.Constant) and word.value.value == 1:
-                yield word.value, module
-
-
 SHAPES: dict[str, Callable[[Written], Found]] = REPEATED | {
     each.__name__: each
     for each in (
         drawn,
         read_to_show,
-        logs_each_step,
         one_by_one,
         averaged_one_by_one,
         evaluated_with_graphs,
-        graphs_of_copies,
         volatile,
         windows,
         old_clipping,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from turbofix.nodes import walk
 from turbofix.program.answers import once_per_node
@@ -19,6 +20,9 @@ _CALLS = frozenset(
     }
 )  # fmt: skip
 """What may be called for a message."""
+
+_COMPUTES = re.compile(rf"abs|min|max|sum|divmod|time\.time|math\.\w+|(.*\.)?({'|'.join(sorted(_CALLS))})")
+"""The same, and what computes with it."""
 
 _MORE = (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda)
 
@@ -74,20 +78,22 @@ def only_shows(facts: Facts, frames: tuple[Frame, ...]) -> bool:
 
 _LOOKS_UP = (
     ast.arguments, ast.arg, ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
-    ast.Return, ast.If, ast.For, ast.Pass, ast.Expr,
-    ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Constant, ast.IfExp, ast.Compare, ast.BoolOp, ast.UnaryOp,
-    ast.BinOp, ast.JoinedStr, ast.FormattedValue,
+    ast.Return, ast.If, ast.For, ast.Pass, ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign,
+    ast.Call, ast.keyword, ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Constant, ast.IfExp, ast.Compare,
+    ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.JoinedStr, ast.FormattedValue,
     ast.Tuple, ast.List, ast.ListComp, ast.GeneratorExp, ast.comprehension,
 )  # fmt: skip
 
 
 @once_per_node
 def only_looks_up(function: ast.AST) -> bool:
-    """Whether a function calls nothing and binds nothing but its own names: it gives a part of what it was given."""
+    """Whether a function binds nothing but its own names, and calls nothing but what computes: it gives a part of what
+    it was given, or a text of it."""
     body = function.body if isinstance(function, ast.FunctionDef) else []
     nodes = [node for statement in body for node in walk(statement)]
     return bool(body) and all(
         isinstance(node, _LOOKS_UP)
+        and (not isinstance(node, ast.Call) or _COMPUTES.fullmatch(dotted(node.func) or "") is not None)
         and (isinstance(node, ast.Name) or not isinstance(getattr(node, "ctx", None), ast.Store))
         for node in nodes
     )

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator
 
 from turbofix.nodes import walk
+from turbofix.program import graphless
 from turbofix.program.acts import is_model
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, parents_in
@@ -20,8 +21,8 @@ from turbofix.program.events import Event
 from turbofix.program.facts import Frame, argument_for
 from turbofix.program.graphless import CUTTING, KEEPING, PLAIN, asks, does_nothing_else, given_away, imports_asking
 from turbofix.program.model import Evaluation, Sampling, Step
-from turbofix.program.names import parameters
-from turbofix.program.objects import autocasts_around, model_sites
+from turbofix.program.names import dotted, parameters
+from turbofix.program.objects import autocasts_around, model_sites, outermost
 from turbofix.program.regions import no_grad
 from turbofix.program.values import (
     Bound,
@@ -69,7 +70,7 @@ def samplings(analysis: Analysis, steps: tuple[Step, ...], evaluations: tuple[Ev
     if any(True for module in modules for _ in imports_asking(module)):
         return ()
     search = _Search(analysis, steps, evaluations)
-    return tuple(sorted(search.run(), key=lambda each: each.function))
+    return tuple(sorted((*search.run(), *search.afterwards()), key=lambda each: each.function))
 
 
 class _Search:
@@ -105,6 +106,34 @@ class _Search:
                     if id(frame.scope) not in found:
                         found[id(frame.scope)] = self._sampling(frame, event)
                     break
+        yield from found.values()
+
+    def afterwards(self) -> Iterator[Sampling]:
+        """What looks at a model when all training is over, so that no graph is needed any more."""
+        facts, asking = self.facts, self.facts.of("backward", "autograd_grad")
+        if not asking or not facts.loops(asking[-1]):
+            return
+        last, around = asking[-1].order, facts.loops(asking[-1])[-1]
+        training = {id(frame.scope) for event in asking for frame in facts.frames(event)}
+        forwards = outermost(self.analysis, [each for each in facts.of("forward") if not graphless.is_pipeline(each)])
+        inside = {id(each) for each in forwards for one in facts.loops(each) if id(one.node) in self.training}
+        early = [each for each in forwards if each.order < last or id(each) in inside]
+        found: dict[int, Sampling] = {}
+        training_too = {id(frame.scope) for each in early for frame in facts.frames(each)}
+        for event in forwards:
+            told = any(facts.places.site(each.node, each.module) in self.told for each in facts.loops(event))
+            if event.order < last or id(event) in inside or no_grad(event) or told:
+                continue
+            inner = next((each for each in facts.frames(event) if id(each.scope) not in training), None)
+            node = inner.scope if inner is not None else facts.places.statement(event.node, event.module)
+            module = inner.module if inner is not None else event.module
+            if not isinstance(node, (ast.FunctionDef, ast.Assign, ast.Expr)) or id(node) in training_too | found.keys():
+                continue
+            special = isinstance(node, ast.FunctionDef) and (node.decorator_list or node.name.startswith("__"))
+            if not special and not any(isinstance(each, (ast.Yield, ast.Await)) or asks(each) for each in walk(node)):
+                models = tuple(model_sites(self.analysis, [event], node))
+                loop = facts.places.site(around.node, around.module)
+                found[id(node)] = Sampling(facts.places.site(node, module), loop, models)
         yield from found.values()
 
     def _sampling(self, frame: Frame, event: Event) -> Sampling:
@@ -191,10 +220,8 @@ class _Search:
             if function.name not in module.text:
                 continue
             parents = parents_in(module.tree)
-            if not is_method and any(each.id == function.name for each in every(ast.Name, module.tree)):
-                named: list[ast.expr] = [each for each in every(ast.Name, module.tree) if each.id == function.name]
-            else:
-                named = []
+            names = every(ast.Name, module.tree) if not is_method else ()
+            named: list[ast.expr] = [each for each in names if each.id == function.name]
             named += [each for each in every(ast.Attribute, module.tree) if each.attr == function.name]
             for each in named:
                 call = parents.get(each)
@@ -290,14 +317,18 @@ class _Search:
         if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.BoolOp)):
             parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
             return any(self.may_hold(each, frames, depth - 1) for each in parts)
+        if isinstance(node, ast.Call) and dotted(node.func) == "torch.cat" and node.args:
+            return self.may_hold(node.args[0], frames, depth - 1)
         if isinstance(node, ast.Attribute) and node.attr in _CUT_PARTS:
             return self._is_own_code(node, frames)
         if isinstance(node, ast.Call) and self._is_cut(node, frames, depth):
             return False
         if isinstance(node, ast.Subscript) and not self.may_hold(node.value, frames, depth - 1):
             return False
-        if isinstance(node, ast.Name) and node.id not in self.asked:
-            self.asked.add(node.id)  # it may be set to what it was, and more
+        if isinstance(node, ast.Name) and node.id in self.asked:
+            return False  # it is set to what it was, and more
+        if isinstance(node, ast.Name):
+            self.asked.add(node.id)
             writes = [each for each in self.facts.bindings.writes(frames[-1].scope, node.id) if hasattr(each, "value")]
             held = any(self.may_hold(each.value, frames, depth - 1) for each in writes if each.value is not None)
             self.asked.discard(node.id)

@@ -149,7 +149,7 @@ def _reading_calls(
     if isinstance(shown, ast.Call) and (of_owner or shown is not event.node):
         yield shown
     for call in walk(statement):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+        if isinstance(call, ast.Call):
             called = members(analysis.facts.evaluate(call.func, frames))
             if called and all(isinstance(each, Function) and only_looks_up(each.node) for each in called):
                 yield call
@@ -417,7 +417,9 @@ def _sync(  # noqa: PLR0913
     if use == "meter":
         call, instance = next(each for each in map(_taken_by, uses) if each is not None)
         meter = Meter(places.site(call, event.module), computes_only(instance.cls, call))
-    looks = tuple(_looks(analysis, event, loop)) if event.name in _NUMBERS and use not in _SETTLED else ()
+    scalar = any(isinstance(each, Tensor) for each in members(event.receiver)) and is_scalar(event.receiver)
+    number = event.name in _NUMBERS or (scalar and event.name in ("cpu", "numpy"))
+    looks = tuple(_looks(analysis, event, loop)) if number and use not in _SETTLED else ()
     return Sync(
         site=site,
         how=event.name if event.name in _HOWS else "other",  # type: ignore[arg-type]
@@ -435,7 +437,7 @@ def _sync(  # noqa: PLR0913
         forgotten=unread and all(_is_local(analysis, each) for each in uses if each.kind == "stored"),
         results=tuple(_results(analysis, event)),
         loops=tuple(places.site(each.node, each.module) for each in facts.loops(event)),
-        scalar=any(isinstance(member, Tensor) for member in members(event.receiver)) and is_scalar(event.receiver),
+        scalar=scalar,
         plain=_may_be_plain(event),
         looks=looks,
         shared=any(each.kind == "returned" for each in looks) and _is_shared(analysis, event),

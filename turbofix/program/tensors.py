@@ -199,7 +199,7 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
             first.device,
             origin,
             first.source,
-            first.detached,
+            first.detached or name in _CHOSEN,
             pageable,
             first.scaled_from,
             first.half,
@@ -224,6 +224,7 @@ def _is_data(tensor: Tensor) -> bool:
     return bool(tensor.roles) and tensor.roles <= {"batch", "data"}
 
 
+_CHOSEN = libraries.words("argmax argmin argsort multinomial bernoulli")
 _KEEP_SCALAR = libraries.words(
     """
     abs clone contiguous detach exp float double half bfloat16 log log1p neg negative requires_grad_ sqrt square tanh
