@@ -206,9 +206,10 @@ def import_by_name(interp: Interpreter, qualname: str, arguments: Arguments, nod
     passed = arguments.get("name", 0)
     here = interp.frame.module
     known = [text for member in members(passed.value) if (text := text_of(member))] if passed is not None else []
-    if known:
-        return join_all(_named(interp, text, here) for text in known) or UNKNOWN
-    pattern = _pattern(interp, passed.node, passed.value) if passed is not None else None
+    named = join_all(_named(interp, text, here) for text in known)
+    if named is not None and not any(type(each) is External and _is_own(interp, each) for each in members(named)):
+        return named
+    pattern = _pattern(interp, passed.node, passed.value) if passed is not None and named is None else None
     if pattern is None or _ANY not in pattern:
         return interp.opaque(qualname + "()", "call", node)
     listed = arguments.get("fromlist", 3) if qualname.endswith("__import__") else None
@@ -221,6 +222,26 @@ def import_by_name(interp: Interpreter, qualname: str, arguments: Arguments, nod
                 return join(found, UNKNOWN) or UNKNOWN
             found = join(found, ModuleValue(module))
     return found or interp.opaque(qualname + "()", "call", node)
+
+
+BY_NAME = ("importlib.import_module()", "__import__()", "builtins.__import__()")
+"""How a module is called that is chosen at run time."""
+
+
+def defined(interp: Interpreter, name: str) -> Value | None:
+    """What the project's modules define by a name that is read of a module that is chosen at run time."""
+    defines = re.compile(rf"^(?:class|def) {re.escape(name)}\b", re.MULTILINE)
+    paths = [path for path in interp.beside() if defines.search(interp.read(path) or "")]
+    if len(paths) > _SEVERAL:
+        return None
+    modules = [load(interp, path, path.stem) for path in paths]
+    return join_all(found for each in modules if each is not None and (found := member(interp, each, name)) is not None)
+
+
+def _is_own(interp: Interpreter, module: External) -> bool:
+    """Whether a module that was not found would lie in a package of the project."""
+    package, _, inner = module.qualname.partition(".")
+    return bool(inner) and any(package in path.relative_to(interp.root).parts[:-1] for path in interp.beside())
 
 
 def _named(interp: Interpreter, name: str, here: ModuleFile) -> Value:
