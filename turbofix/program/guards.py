@@ -67,10 +67,6 @@ class Guards:
         """The guard of an event inside a loop."""
         return self.judge_all(self.conditions(event, loop), loop)
 
-    def guard_of(self, node: ast.AST, frames: tuple[Frame, ...], loop: ast.AST) -> Guard:
-        """The guard of a node in the innermost of the frames, inside a loop of theirs."""
-        return self.judge_all(self.conditions_of(node, frames, loop), loop)
-
     def conditions(self, event: Event, loop: ast.AST) -> list[Condition]:
         """The tests between a loop and an event in it, outermost first."""
         return self.conditions_of(event.node, self.facts.frames(event), loop)

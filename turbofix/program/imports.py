@@ -26,7 +26,6 @@ from turbofix.program.values import (
     Origin,
     Union,
     Value,
-    flatten,
     join,
     join_all,
     members,
@@ -207,17 +206,15 @@ def import_by_name(interp: Interpreter, qualname: str, arguments: Arguments, nod
     here = interp.frame.module
     known = [text for member in members(passed.value) if (text := text_of(member))] if passed is not None else []
     named = join_all(_named(interp, text, here) for text in known)
-    if named is not None and not any(type(each) is External and _is_own(interp, each) for each in members(named)):
+    if named is not None and (type(named) is not External or _is_a_library(interp, named.qualname.partition(".")[0])):
         return named
     pattern = _pattern(interp, passed.node, passed.value) if passed is not None and named is None else None
     if pattern is None or _ANY not in pattern:
         return interp.opaque(qualname + "()", "call", node)
-    listed = arguments.get("fromlist", 3) if qualname.endswith("__import__") else None
-    wanted = [item.value for item in flatten(listed.value) if type(item) is Const] if listed is not None else []
     found: Value | None = None
     for dotted in sorted(_names_of_files(interp, pattern.lstrip("\\."))):
         module = find(interp, dotted, here)
-        if module is not None and all(isinstance(each, str) and each in module.text for each in wanted):
+        if module is not None:
             if len(members(found)) == _SEVERAL:
                 return join(found, UNKNOWN) or UNKNOWN
             found = join(found, ModuleValue(module))
@@ -236,12 +233,6 @@ def defined(interp: Interpreter, name: str) -> Value | None:
         return None
     modules = [load(interp, path, path.stem) for path in paths]
     return join_all(found for each in modules if each is not None and (found := member(interp, each, name)) is not None)
-
-
-def _is_own(interp: Interpreter, module: External) -> bool:
-    """Whether a module that was not found would lie in a package of the project."""
-    package, _, inner = module.qualname.partition(".")
-    return bool(inner) and any(package in path.relative_to(interp.root).parts[:-1] for path in interp.beside())
 
 
 def _named(interp: Interpreter, name: str, here: ModuleFile) -> Value:
