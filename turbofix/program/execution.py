@@ -143,7 +143,7 @@ def _unfollowed(interp: Interpreter) -> Iterator[str]:
 
 
 def _unreached(interp: Interpreter, entry: ModuleFile) -> Iterator[str]:
-    """Where a script that speaks of training trains nothing, and a file of its project does that it does not come to."""
+    """Where a script that speaks of training trains nothing: a part of one in a file that it does not come to."""
     if "train" not in entry.text or any(event.kind == "backward" or _trains(event) for event in interp.events):
         return
     executed = {each.path for each in interp.modules.values() if each is not None and each.executed}

@@ -206,7 +206,9 @@ def import_by_name(interp: Interpreter, qualname: str, arguments: Arguments, nod
     here = interp.frame.module
     known = [text for member in members(passed.value) if (text := text_of(member))] if passed is not None else []
     named = join_all(_named(interp, text, here) for text in known)
-    if named is not None and (type(named) is not External or _is_a_library(interp, named.qualname.partition(".")[0])):
+    package = named.qualname.partition(".")[0] if type(named) is External else ""
+    gone = not _is_a_library(interp, package) and any(package in each.parts for each in interp.beside())
+    if named is not None and not gone:
         return named
     pattern = _pattern(interp, passed.node, passed.value) if passed is not None and named is None else None
     if pattern is None or _ANY not in pattern:
