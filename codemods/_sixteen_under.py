@@ -42,6 +42,7 @@ from ._trainers import (
     is_sharded,
     on_gpu,
     rests_on_defaults,
+    rests_on_gpu,
     stays_on_cpu,
 )
 from ._trainers import called as called_by
@@ -83,9 +84,10 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         plain = training.precision == "float32" and not training.overrides & STEPPING and program.complete
         plain = plain and given.state == "absent"
         # a file cannot ask whether there is a GPU, without which transformers raises
-        in_a_file = (ON_GPU,) if training.site in program.told_by else ()
+        in_a_file = training.site in program.told_by
         plan = Switch("bf16", CAPABLE, given.edit_at, () if in_a_file else beside(training))
-        assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *in_a_file, *rests_on_defaults(plan))
+        gpu = (ON_GPU,) if in_a_file else rests_on_gpu(training)
+        assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *gpu, *rests_on_defaults(plan))
         yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=Worth.HIGH)
 
 

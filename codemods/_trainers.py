@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turbofix.assumptions import OPTION_DEFAULT, Assumption
+from turbofix.assumptions import ON_GPU, OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod, SharedPlan
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Site
@@ -106,9 +106,18 @@ def is_on(given: Argument) -> bool:
     return given.state in ("value", "option") and bool(given.values) and all(given.values)
 
 
+_ELSEWHERE = ("use_cpu", "no_cuda", "use_mps_device")
+
+
 def stays_on_cpu(training: Training) -> bool:
     """Whether the trainer is told to leave the GPU alone."""
-    return any(is_on(training.argument(name)) for name in ("use_cpu", "no_cuda", "use_mps_device"))
+    return any(is_on(training.argument(name)) for name in _ELSEWHERE)
+
+
+def rests_on_gpu(training: Training) -> tuple[Assumption, ...]:
+    """What it rests on that the trainer takes the GPU, where an option or a test of the script's decides."""
+    left = [given for given in map(training.argument, _ELSEWHERE) if not is_off(given)]
+    return (ON_GPU,) if any(each.text != "not torch.cuda.is_available()" for each in left) else ()
 
 
 def by_deepspeed(training: Training) -> bool:
@@ -182,10 +191,6 @@ def why_not(
     for setting, site in training.reads:
         if setting == name:
             return f"the script reads {name} for something else too ({site.line_from(program.entry)})"
-    for setting in ("use_cpu", "no_cuda", "use_mps_device"):
-        given = training.argument(setting)
-        if not is_off(given) and not is_on(given):
-            return f"whether it trains on a GPU is left to `{setting}={given.text or '...'}`"
     return None
 
 

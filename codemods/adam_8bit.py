@@ -45,7 +45,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE
+from turbofix.assumptions import ON_GPU, READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -55,7 +55,7 @@ from turbofix.program.model import Bulk, Framework, Model, Optimizer, Training, 
 from turbofix.records import dataclass
 
 from ._precision import requote, test_beside
-from ._trainers import OPTIMIZING, Switch, by_deepspeed, evidence, is_off, stays_on_cpu
+from ._trainers import OPTIMIZING, Switch, by_deepspeed, evidence, is_off, rests_on_gpu, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -67,7 +67,7 @@ codemod = Codemod(
         *("compile-model", "crash-checkpoint", "set-to-none"),
     ),
     known_as=("bitsandbytes", "8-bit Adam", "AdamW8bit"),
-    assumes=(READ_WHOLE,),
+    assumes=(READ_WHOLE, ON_GPU),
 )
 
 TAKEN = ("params", "lr", "betas", "eps", "weight_decay")
@@ -212,7 +212,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         reason = why_not_under_trainer(program, training)
         other = f'"{optim.values[0]}"' if optim.values else f"{{{training.qualname}}}.optim"
         plan = Switch("optim", f'"{SETTING}" if {IS_THERE} else {other}', place if optim.values else None)
-        yield codemod.offer(place, message, reason, plan=plan, evidence=seen, for_speed=False)
+        gpu = rests_on_gpu(training)
+        yield codemod.offer(place, message, reason, plan=plan, evidence=seen, assumes=gpu, for_speed=False)
 
 
 def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:

@@ -105,6 +105,7 @@ class Kept:
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Datasets that do the same for an item in each epoch, and what they build anew for each."""
     preloads = {each.loader: each for each in program.preloads}
+    built_by = {each.top: each.name for each in program.built_again if each.why_not is None}
     told: set[Site] = set()
     for same in program.same_items:
         if same.done is not None:
@@ -121,6 +122,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.in_place(same.site, f"`{same.name}` keeps the items that it has made")
             continue
         message = f"`{same.name}` {DOES['files' if same.reads else same.work[0]]} in every epoch"
+        if same.method in built_by:
+            message = f"`{built_by[same.method]}` is built anew for each item"
         seen = tuple(each for loader in loaders[:1] for each in of_loader(program, loader, "num_workers"))
         waits = any(loader.argument("num_workers").state == "absent" for loader in loaders)
         worth = Worth.HIGH if waits and same.work[0] not in ("pictures", "items") else Worth.SOME
@@ -175,7 +178,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             message = f"each pass over {called(loader)} makes its samples anew"
             why = unkept(loader) if trains_again(program) else ONE_PASS
             yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
+    remembering = {same.method for same in program.same_items if same.why_not is None}
     for built in program.built_again:
+        if built.top in remembering:
+            continue
         message = f"`{built.name}` is built anew for each item"
         seen = (Evidence("built", built.call),)
         if built.why_not is not None:

@@ -88,6 +88,7 @@ from ._trainers import (
     is_on,
     is_sharded,
     judged,
+    rests_on_gpu,
     stays_on_cpu,
 )
 from ._trainers import on_gpu as trains_on_gpu
@@ -312,6 +313,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         plain = training.precision == "float32" and training.models and training.stacks
         plain = plain and not training.overrides & (STEPPING | LOADING)
         assumes = (
+            *rests_on_gpu(training),
             *(() if plain else (COMPILES,)),
             *(() if has_one_length(training) and training.stacks else (FEW_SIZES,)),
             *(() if (longest or 0) >= ENOUGH else (LONG_ENOUGH,)),

@@ -75,6 +75,7 @@ from ._trainers import (
     is_off,
     is_sharded,
     rests_on_defaults,
+    rests_on_gpu,
     stays_on_cpu,
 )
 from ._trainers import on_gpu as trains_on_gpu
@@ -266,7 +267,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         value = f'"{FUSED[0]}" if {{{AVAILABLE[:-2]}}}() else "{PLAIN}"'
         plan = Switch("optim", value, place if place != training.site else None, beside(training))
         defaults = rests_on_defaults(plan) or ((OPTION_DEFAULT,) if optim.option is not None else ())
-        assumes = (*((OLDER_TORCH,) if unsaid else ()), *defaults)
+        assumes = (*((OLDER_TORCH,) if unsaid else ()), *rests_on_gpu(training), *defaults)
         yield codemod.offer(place, message, reason, plan=plan, evidence=seen, assumes=assumes)
 
 

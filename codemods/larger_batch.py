@@ -84,7 +84,7 @@ from ._loaders import (
 )
 from ._pages import pages_of
 from ._precision import is_detector, on_a_gpu
-from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, on_gpu, stays_on_cpu
+from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, on_gpu, rests_on_gpu, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -413,7 +413,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         kept = tuple((site, value) for site, value in values if site is not None)
         plan = Plan(kept, call=training.site if default else None, added=values[0][1])
         # one sample needs no padding: whether several can be put together is seen only then
-        rests = (LEARNS_IN_LARGER, *((ONE_SIZE,) if size == 1 and training.stacks else ()))
+        rests = (LEARNS_IN_LARGER, *((ONE_SIZE,) if size == 1 and training.stacks else ()), *rests_on_gpu(training))
         yield codemod.finding(where, message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests)
 
 

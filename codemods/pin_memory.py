@@ -53,7 +53,7 @@ from turbofix.records import dataclass
 from ._copies import KEPT, Copying, eased, goes_to_gpu, is_kept, wish_is_elsewhere
 from ._loaders import ONCE, called, copies_itself, is_read_once, is_timed, reason_beside
 from ._precision import cuda_test, on_a_gpu, requote
-from ._trainers import LOADING, is_on, on_gpu, stays_on_cpu
+from ._trainers import LOADING, is_on, on_gpu, rests_on_gpu, stays_on_cpu
 from ._trainers import called as called_settings
 from ._trainers import why_not as why_not_setting
 
@@ -186,7 +186,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         else:
             here = given.edit_at is None or given.edit_at == given.site
             plan = Allowed(training.site, None if here else given.edit_at)
-            yield codemod.finding(place, message, plan=plan, evidence=seen)
+            yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=rests_on_gpu(training))
 
 
 def why_not(program: TrainingProgram, loader: Loader) -> str | None:

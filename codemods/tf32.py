@@ -79,6 +79,7 @@ from ._trainers import (
     judged,
     on_gpu,
     rests_on_defaults,
+    rests_on_gpu,
     stays_on_cpu,
 )
 from ._trainers import why_not as why_not_setting
@@ -251,7 +252,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             reason = f"{older}, which cannot be read beside the newer one here"
         wide = bool(models) and all(has_noticeable(model.products, None) for model in models)
         plan = Switch("tf32", "{transformers.utils.is_torch_tf32_available}()", beside=beside(training))
-        assumes = (*(() if wide else (WIDE_ENOUGH,)), *rests_on_defaults(plan))
+        assumes = (*(() if wide else (WIDE_ENOUGH,)), *rests_on_gpu(training), *rests_on_defaults(plan))
         worth = worth_of(program, models, None, wide)
         yield codemod.offer(training.site, slow(models), reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 

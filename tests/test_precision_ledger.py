@@ -457,8 +457,8 @@ def test_a_repository_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_the_project_of_a_script_is_its_repository_or_a_project_inside(tmp_path: Path) -> None:
     repository = tmp_path / "a+b"
     (repository / "inner" / "tools").mkdir(parents=True)
-    (repository / "inner" / "setup.py").write_text("")
-    (tmp_path / "setup.py").write_text("")  # what stands above the repository is another's
+    (repository / "inner" / "setup.py").write_text("import setuptools")
+    (tmp_path / "setup.py").write_text("import setuptools")  # what stands above the repository is another's
     checkout = corpus.Checkout(repository)
     assert checkout.root(repository / "examples" / "train.py") == repository
     assert checkout.root(repository / "inner" / "tools" / "train.py") == repository / "inner"

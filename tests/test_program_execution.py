@@ -1800,3 +1800,7 @@ def test_where_nothing_trains_it_is_told_what_may() -> None:
     assert found.unfollowed == ("What line 3 of train.py calls (`A().fit`) was not followed.",)
     found = run("import task\nprint(task.data)\n", task=HANDED)
     assert [each[:18] for each in found.unfollowed] == ["`once` (line 2 of ", "`whole` (line 5 of"]
+    texts = {ROOT / "train.py": "import library\nlibrary.train('task')\n", ROOT / "task.py": HANDED}
+    alone = execute(ROOT / "train.py", ROOT, texts.get, lambda *_: [*texts])
+    assert alone is not None
+    assert alone.unfollowed == ("A part of a training stands on line 3 of task.py: no way to it was seen from here.",)

@@ -81,6 +81,8 @@ def test_no_folder_that_is_told(text: str) -> None:
         "import importlib, sys\nmake = getattr(importlib.import_module(f'lib.{sys.argv[1]}'), 'Net')\n",
         "import sys\nmake = __import__('lib.' + sys.argv[1], fromlist=['Net']).Net\n",
         "import importlib, sys\nmake = importlib.import_module('lib.{}'.format(sys.argv[1])).Net\n",
+        "import importlib, sys\nmake = importlib.import_module(sys.argv[1]).Net\n",
+        "import importlib, sys\nmake = getattr(importlib.import_module('lib.gone'), 'Net')\n",
     ],
 )
 def test_a_model_of_the_project_is_found(head: str) -> None:

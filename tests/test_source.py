@@ -246,9 +246,9 @@ def test_root_is_the_nearest_project_folder(tmp_path: Path) -> None:
     deep.mkdir(parents=True)
     (tmp_path / "project" / "pyproject.toml").touch()
     assert Workspace().root(deep / "train.py") == tmp_path / "project"
-    (tmp_path / "project" / "scripts" / "setup.py").touch()
+    (tmp_path / "project" / "scripts" / "setup.py").write_text("from setuptools import setup\n")
     assert Workspace().root(deep / "train.py") == tmp_path / "project" / "scripts"
-    (tmp_path / "project" / "scripts" / "__init__.py").touch()  # a module that is called so
+    (tmp_path / "project" / "scripts" / "setup.py").write_text("import os\nos.makedirs('logs')\n")  # called so
     assert Workspace().root(deep / "train.py") == tmp_path / "project"
 
 

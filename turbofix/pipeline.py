@@ -45,7 +45,7 @@ FAILED_CHECK = "its edit did not pass turbofix's own check, a bug of turbofix: p
 
 TRAINING_WORDS = regex(
     r"\b(torch|lightning|pytorch_lightning|lightning_fabric|transformers|sentence_transformers|setfit|trl|accelerate"
-    r"|deepspeed|ignite|timm)\b"
+    r"|deepspeed|ignite|timm|hydra|hydra_zen|import_module|__import__|locate)\b"
 )
 
 MOST_IMPORTS = 50

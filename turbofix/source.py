@@ -29,6 +29,7 @@ _SKIPPED_FOLDERS = frozenset(
 )
 PYTHON = (".py", ".ipynb")
 _ROOT_MARKERS = (".git", "pyproject.toml", "setup.py")
+_PACKS = re.compile(r"setuptools|distutils|skbuild")
 ROOT_HINTS = (".gitignore", "requirements.txt", "environment.yml", "setup.cfg", "Pipfile")
 """What lies in a project's folder where it was downloaded without its history, and perhaps further down."""
 
@@ -300,9 +301,12 @@ def _hinted(folder: Path) -> Path:
 
 
 def is_root(folder: Path) -> bool:
-    """Whether a project file lies in a folder; ``setup.py`` in a package may be any module."""
+    """Whether a project file lies in a folder; ``setup.py`` may be any module, unless it has to do with packages."""
     found = [marker for marker in _ROOT_MARKERS if (folder / marker).exists()]
-    return bool(found) and (found != ["setup.py"] or not (folder / "__init__.py").exists())
+    if found != ["setup.py"]:
+        return bool(found)
+    read = read_source(folder / "setup.py")
+    return isinstance(read, Source) and _PACKS.search(read.text) is not None
 
 
 def _root(folder: Path) -> Path:

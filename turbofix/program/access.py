@@ -273,6 +273,8 @@ def _read_tensor(interp: Interpreter, value: Tensor, name: str, node: ast.AST, c
 
 def _read_opaque(interp: Interpreter, value: Opaque, name: str, node: ast.AST, called: bool) -> Value:
     known = value.children.get("." + name)
+    if known is None and value.name in imports.BY_NAME and (known := imports.defined(interp, name)) is not None:
+        value.children["." + name] = known
     if known is not None and type(known) is not Opaque:
         return known
     value.uses.add(name)

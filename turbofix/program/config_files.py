@@ -326,7 +326,7 @@ def _compose(interp: Interpreter, top: Path, name: str, merged: Mapping, package
     group = name.rpartition("/")[0]
     parts = list(_defaults(items or []))
     if (None, "_self_") not in parts:
-        parts.insert(0, (None, "_self_"))
+        parts.append((None, "_self_"))  # since Hydra 1.1
     for key, choice in parts:
         if choice == "_self_" and key is None:
             _merge(interp, merged, own, package)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import field
@@ -90,7 +91,7 @@ def execute(
         reason is None and unsure is None,
         reason or unsure,
         unsure is not None,
-        tuple(_unfollowed(interp)),
+        tuple(_unfollowed(interp)) or tuple(_unreached(interp, module)),
         interp.roots,
         interp.frames,
         {level: frame.scope for level, frame in interp.frames.items() if level.kind == "call"},
@@ -122,6 +123,7 @@ def _run_handed(interp: Interpreter) -> str | None:
 
 
 _PARTS = ("training_step", "train_step", "fit_batch", "compute_loss")
+_STEPPING = re.compile(r"\.backward\(|def training_step\(")
 _STARTING = ("train", "fit", "run", "step", "optimize")
 
 
@@ -138,6 +140,18 @@ def _unfollowed(interp: Interpreter) -> Iterator[str]:
         if isinstance(value, Instance) and isinstance(called, ast.Attribute) and called.attr.startswith(_STARTING):
             place = f"line {called.end_lineno} of {frame.module.path.name}"
             yield f"What {place} calls (`{ast.unparse(called)}`) was not followed."
+
+
+def _unreached(interp: Interpreter, entry: ModuleFile) -> Iterator[str]:
+    """Where a script that speaks of training trains nothing: a part of one in a file that it does not come to."""
+    if "train" not in entry.text or any(event.kind == "backward" or _trains(event) for event in interp.events):
+        return
+    executed = {each.path for each in interp.modules.values() if each is not None and each.executed}
+    for path in interp.beside():
+        found = _STEPPING.search(interp.read(path) or "") if path not in executed else None
+        if found is not None:
+            line = found.string.count("\n", 0, found.start()) + 1
+            yield f"A part of a training stands on line {line} of {path.name}: no way to it was seen from here."
 
 
 def _trains(event: Event) -> bool:

@@ -26,7 +26,6 @@ from turbofix.program.values import (
     Origin,
     Union,
     Value,
-    flatten,
     join,
     join_all,
     members,
@@ -207,21 +206,36 @@ def import_by_name(interp: Interpreter, qualname: str, arguments: Arguments, nod
     passed = arguments.get("name", 0)
     here = interp.frame.module
     known = [text for member in members(passed.value) if (text := text_of(member))] if passed is not None else []
-    if known:
-        return join_all(_named(interp, text, here) for text in known) or UNKNOWN
-    pattern = _pattern(interp, passed.node, passed.value) if passed is not None else None
+    named = join_all(_named(interp, text, here) for text in known)
+    package = named.qualname.partition(".")[0] if type(named) is External else ""
+    gone = not _is_a_library(interp, package) and any(package in each.parts for each in interp.beside())
+    if named is not None and not gone:
+        return named
+    pattern = _pattern(interp, passed.node, passed.value) if passed is not None and named is None else None
     if pattern is None or _ANY not in pattern:
         return interp.opaque(qualname + "()", "call", node)
-    listed = arguments.get("fromlist", 3) if qualname.endswith("__import__") else None
-    wanted = [item.value for item in flatten(listed.value) if type(item) is Const] if listed is not None else []
     found: Value | None = None
     for dotted in sorted(_names_of_files(interp, pattern.lstrip("\\."))):
         module = find(interp, dotted, here)
-        if module is not None and all(isinstance(each, str) and each in module.text for each in wanted):
+        if module is not None:
             if len(members(found)) == _SEVERAL:
                 return join(found, UNKNOWN) or UNKNOWN
             found = join(found, ModuleValue(module))
     return found or interp.opaque(qualname + "()", "call", node)
+
+
+BY_NAME = ("importlib.import_module()", "__import__()", "builtins.__import__()")
+"""How a module is called that is chosen at run time."""
+
+
+def defined(interp: Interpreter, name: str) -> Value | None:
+    """What the project's modules define by a name that is read of a module that is chosen at run time."""
+    defines = re.compile(rf"^(?:class|def) {re.escape(name)}\b", re.MULTILINE)
+    paths = [path for path in interp.beside() if defines.search(interp.read(path) or "")]
+    if len(paths) > _SEVERAL:
+        return None
+    modules = [load(interp, path, path.stem) for path in paths]
+    return join_all(found for each in modules if each is not None and (found := member(interp, each, name)) is not None)
 
 
 def _named(interp: Interpreter, name: str, here: ModuleFile) -> Value:
