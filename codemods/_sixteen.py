@@ -94,7 +94,7 @@ def refuse_model(model: Model) -> None:
     if model.dtype == "float64":
         raise Refuse("the program computes in float64: it wants more precision, not less")
     if model.half:
-        raise Refuse("the model, or a part of it, is converted to another precision already")
+        raise Refuse("the model, or a part of it, is in another precision already, or a setting makes it so")
     if (model.wrapped or "").endswith("FullyShardedDataParallel"):
         raise Refuse("FullyShardedDataParallel has mixed precision of its own: pass it mixed_precision=")
 

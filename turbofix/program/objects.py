@@ -384,14 +384,14 @@ def loaded_from_files(analysis: Analysis) -> list[Value]:
 
 
 def _made_in(model: Made | Instance | Opaque) -> str | None:
-    """The 16 bits that a model is made in: ``from_pretrained(name, torch_dtype=torch.bfloat16)``; None if not sure."""
+    """The 16 bits that a model is made in, on some way at least: ``from_pretrained(name, dtype=torch.bfloat16)``."""
     if not isinstance(model, Made):
         return None
     for name in ("torch_dtype", "dtype"):
         passed = model.arguments.get(name)
-        found = {_sixteen_bits(each) for each in members(passed.value)} if passed is not None else set()
-        if len(found) == 1:
-            return found.pop()
+        found = {_sixteen_bits(each) for each in members(passed.value)} - {None} if passed is not None else set()
+        if found:
+            return min(found, key=str)
     return None
 
 
