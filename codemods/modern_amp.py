@@ -71,12 +71,7 @@ REGION = ("enabled", "dtype", "cache_enabled")
 """The parameters of the old autocast, in their order; the new one has the device and the dtype first."""
 
 DECORATORS = ("custom_fwd", "custom_bwd")
-<<<<<<<
-FULL_NAME = regex(r"[A-Za-z_]\w*(\s*\.\s*[A-Za-z_]\w*)*")
 OLD_NAME = regex(r"([A-Za-z_]\w*)\.cuda\.amp(?:\.\w+)?\.\w+")
-=======
-OLD_NAME = re.compile(r"([A-Za-z_]\w*)\.cuda\.amp(?:\.\w+)?\.\w+")
->>>>>>>
 
 
 @dataclass(frozen=True)

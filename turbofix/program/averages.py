@@ -32,8 +32,8 @@ from turbofix.regex import regex
 _STATES = {"state_dict": "state", "buffers": "buffers", "named_buffers": "buffers"}
 _SOME_PASS = regex(r"requires_grad|floating_point")
 """What is asked of parameters, and some of those that are trained pass."""
-_PLACE = re.compile(r"(?:[A-Za-z_]\w*|[\w.]+\[[A-Za-z_]\w*\])(?:\.data|\.grad|\.detach\(\))*")
-_CUT = re.compile(r"(?:\.data|\.detach\(\)|\.clone\([^()]*\))+$")
+_PLACE = regex(r"(?:[A-Za-z_]\w*|[\w.]+\[[A-Za-z_]\w*\])(?:\.data|\.grad|\.detach\(\))*")
+_CUT = regex(r"(?:\.data|\.detach\(\)|\.clone\([^()]*\))+$")
 _PLAIN = (Const, Option, Computed, Host)
 
 
