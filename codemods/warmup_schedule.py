@@ -60,7 +60,7 @@ from ._frameworks import LEFT
 from ._pages import Page, pages_of
 from ._precision import models_of
 from ._scaler import companion_names
-from ._trainers import Switch, is_off, set_switch
+from ._trainers import Switch, is_off
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -243,9 +243,6 @@ def planned(program: TrainingProgram, step: Step, optimizer: Optimizer) -> Plan:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Make the scheduler, send it along with the optimizer, and step it after the step."""
     plan = finding.plan
-    if isinstance(plan, Switch):
-        set_switch(plan, finding.site, edit)
-        return
     if isinstance(plan, Handed):
         hand_over(plan, edit)
         return
