@@ -91,7 +91,7 @@ def execute(
         reason is None and unsure is None,
         reason or unsure,
         unsure is not None,
-        tuple(_unfollowed(interp)) or tuple(_unreached(interp, module)),
+        tuple(_unfollowed(interp, module)),
         interp.roots,
         interp.frames,
         {level: frame.scope for level, frame in interp.frames.items() if level.kind == "call"},
@@ -127,8 +127,9 @@ _STEPPING = re.compile(r"\.backward\(|def training_step\(")
 _STARTING = ("train", "fit", "run", "step", "optimize")
 
 
-def _unfollowed(interp: Interpreter) -> Iterator[str]:
-    """Where nothing trains, in sentences: what looks like a part of a training, and calls that were not followed."""
+def _unfollowed(interp: Interpreter, entry: ModuleFile) -> Iterator[str]:
+    """Where nothing trains, in sentences: what looks like a part of a training, calls that were not followed, and files
+    that were not come to."""
     if any(event.kind == "backward" for event in interp.events) or any(map(_trains, interp.events)):
         return
     for node, function in interp.functions.items():
@@ -140,14 +141,8 @@ def _unfollowed(interp: Interpreter) -> Iterator[str]:
         if isinstance(value, Instance) and isinstance(called, ast.Attribute) and called.attr.startswith(_STARTING):
             place = f"line {called.end_lineno} of {frame.module.path.name}"
             yield f"What {place} calls (`{ast.unparse(called)}`) was not followed."
-
-
-def _unreached(interp: Interpreter, entry: ModuleFile) -> Iterator[str]:
-    """Where a script that speaks of training trains nothing: a part of one in a file that it does not come to."""
-    if "train" not in entry.text or any(event.kind == "backward" or _trains(event) for event in interp.events):
-        return
     executed = {each.path for each in interp.modules.values() if each is not None and each.executed}
-    for path in interp.beside():
+    for path in interp.beside() if "train" in entry.text else ():
         found = _STEPPING.search(interp.read(path) or "") if path not in executed else None
         if found is not None:
             line = found.string.count("\n", 0, found.start()) + 1
