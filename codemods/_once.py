@@ -29,7 +29,8 @@ def put_preloaded(edit: Edit, above: Site, *, rows: bool) -> str:
     if not rows:
         made = ['    how = {"num_workers": loader.num_workers, "collate_fn": loader.collate_fn}']
         generator = edit.name("torch.Generator", above)
-        made += [f"    chunks = type(loader)(data, loader.batch_size, generator={generator}(), **how)"]
+        how = f"sampler=range(len(data)), generator={generator}(), **how"
+        made += [f"    chunks = type(loader)(data, loader.batch_size, {how})"]
     put_above(
         edit,
         above,

@@ -100,6 +100,15 @@ def test_a_script_in_a_package_that_is_called_like_a_library_means_its_own() -> 
     assert not model.layers_complete
 
 
+def test_a_module_that_one_folder_has_is_found_though_that_is_put_on_the_path_from_outside() -> None:
+    (model,) = program("tools/train.py", "from nets import Net as make\n", core__nets_py=MODEL).models
+    assert model.layers == {"torch.nn.Linear"}
+    # a library's, for it has another name; and which of two it is nobody says
+    for files in ({"core__nets_py": "x = 1"}, {"core__nets_py": MODEL, "old__nets_py": MODEL}):
+        (model,) = program("tools/train.py", "from nets import Net as make\n", **files).models
+        assert not model.layers_complete
+
+
 @pytest.mark.parametrize(
     "head",
     [

@@ -53,11 +53,11 @@ class Net(nn.Module):
         self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 1)
         self.register_buffer("scale", torch.ones(8))  # device-tensors
         for parameter in self.body.parameters():
-            parameter.requires_grad = False  # skip-unused-gradients
+            parameter.requires_grad = False
         self.start = torch.zeros(8, device="cuda")
 
     def forward(self, x):
-        with torch.no_grad():  # skip-unused-gradients
+        with torch.no_grad():
             x = self.body(x)
         noise = torch.randn(8, device=x.device)  # device-tensors
         return self.head(x + noise + torch.zeros(8))
@@ -195,7 +195,7 @@ class Agent:
 
     def learn(self):
         x, y = self.buffer.sample()
-        wanted = y + self.target.forward(x.cuda()).max()  # skip-unused-gradients
+        wanted = y + self.target.forward(x.cuda()).max()
         known = self.other(x)
         with torch.no_grad():
             more = self.target(y)

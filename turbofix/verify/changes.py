@@ -301,7 +301,7 @@ def carried_lines(middle: bytes, last: bytes, ran_in_last: Collection[int]) -> s
 
 
 def added_switches(before: Mapping[Path, bytes], after: Mapping[Path, bytes]) -> str:
-    """The calls, keywords and settings that a stage added or gave another value, one per line."""
+    """The calls, keywords and settings that a stage added or gave another value, one per line; none handed on."""
     added: Counter[str] = Counter()
     for path, new in after.items():
         added += Counter(_switches(new)) - Counter(_switches(before.get(path, b"")))
@@ -324,7 +324,7 @@ def _switches(text: bytes) -> Iterator[str]:
             yield from (
                 f"{key.value}={_plain(value)}"
                 for key, value in zip(node.keys, node.values, strict=False)
-                if isinstance(key, ast.Constant) and isinstance(key.value, str)
+                if isinstance(key, ast.Constant) and isinstance(key.value, str) and last_name(value) != key.value
             )
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -332,8 +332,8 @@ def _switches(text: bytes) -> Iterator[str]:
 
 
 def _plain(value: ast.expr) -> str:
-    """The value's text, empty where it calls something: its calls are told for themselves."""
-    return "" if any(isinstance(node, ast.Call) for node in ast.walk(value)) else ast.unparse(value)
+    """The value's text, empty where it calls something, or is a mapping: these are told for themselves."""
+    return "" if any(isinstance(node, (ast.Call, ast.Dict)) for node in ast.walk(value)) else ast.unparse(value)
 
 
 def asleep(

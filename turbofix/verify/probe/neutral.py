@@ -25,7 +25,7 @@ from torch.utils.data import dataloader as loading
 from torch.utils.data._utils import fetch as fetching
 
 from .patching import wrap
-from .shorten import size_of
+from .shorten import reads_once, size_of
 
 
 class Chance:
@@ -203,6 +203,8 @@ def watch_loaders(
     main_process = os.getpid()
 
     def begin(iterator: Any, loader: Any) -> None:
+        if reads_once(loader):
+            return
         drawn = _drawn_from(loader)
         _, number = passes.get(drawn, (None, -1))
         # the data set is kept alive so that its identity is not used again
@@ -262,7 +264,9 @@ def watch_loaders(
 
     def next_index(original: Any) -> Callable[..., Any]:
         def _next_index(self: Any) -> Any:
-            epoch: Epoch = self._turbofix_epoch
+            epoch: Epoch | None = getattr(self, "_turbofix_epoch", None)
+            if epoch is None:
+                return original(self)
             with apart(epoch):
                 indices = original(self)
             epoch.batches += 1
@@ -272,9 +276,9 @@ def watch_loaders(
 
     def following(original: Any) -> Callable[..., Any]:
         def __next__(self: Any) -> Any:
-            if os.getpid() != main_process:
+            epoch: Epoch | None = getattr(self, "_turbofix_epoch", None)
+            if os.getpid() != main_process or epoch is None:
                 return original(self)
-            epoch: Epoch = self._turbofix_epoch
             if hurrying() and epoch.position:
                 raise StopIteration
             drew = handed[0] is not None and chance.differs(handed[0])

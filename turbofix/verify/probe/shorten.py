@@ -36,6 +36,11 @@ def size_of(sampler: Any) -> int | None:
         return None
 
 
+def reads_once(loader: Any) -> bool:
+    """Whether a loader is what a rewrite keeps a data set with: it reads all of it in front of the training."""
+    return type(loader.sampler) is range and loader.generator is not None
+
+
 def entries(loader: Any) -> int | None:
     """How many entries the loader's sampler has: samples where torch cuts the batches, else batches; or unknown.
 
@@ -57,7 +62,7 @@ def install(plan: Mapping[int, int], others: int) -> None:
     def index_sampler(self: Any) -> Any:
         whole = original(self)
         count = entries(self)
-        if count is None or not hasattr(self.dataset, "__getitem__"):
+        if count is None or reads_once(self) or not hasattr(self.dataset, "__getitem__"):
             return whole
         kept = plan.get(count, count if count < 2 * others else others + count % 64)
         if kept >= count:
