@@ -23,7 +23,7 @@ Use instead
 
 When refused
     Nothing is said on a CPU and for GPUs before Volta. It is refused where a minute of compiling hardly comes back: for
-    fewer than 6,000 steps, or so few passes over data of unknown size that 32,000 samples would not make that many, for
+    fewer than 6,000 steps, or so few passes over data of unknown size that 16,000 samples would not make that many, for
     recurrent models, and products no larger than 64 by 64. And it is refused
 
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
@@ -114,7 +114,7 @@ ENOUGH = 20_000
 FEW = 6_000
 """Steps that do not, at 10 milliseconds saved on each."""
 
-LARGE = 32_000
+LARGE = 16_000
 """Samples that data of unknown size rarely have: those that a library brings have a known one."""
 
 USUAL, LARGEST = 16, 128
@@ -186,7 +186,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
         passes = LONG if longest else max((step.passes or LONG for step in steps if step.loaders), default=LONG)
         batch = min(batch_of(program, step) or USUAL for step in steps)
-        soon, few = over_soon(longest if None not in known else None, passes, batch, (model,))
+        soon = over_soon(longest if None not in known else None, passes, batch, (model,))
         reason = why_not(program, model, steps) or soon
         off = compiling.off
         switch = turned_on(off)
@@ -218,7 +218,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *(() if earned else (LONG_ENOUGH,)),
             *((OPTION_DEFAULT,) if off.option is not None else ()),
         )
-        worth = Worth.SMALL if few else max(min(worths), Worth.HIGH if plain else Worth.SOME)
+        worth = max(min(worths), Worth.HIGH if plain else Worth.SOME)
         yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -234,15 +234,18 @@ def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
     return Plan(place, compiling.text, test, compiling.after is None, dynamic, compiling.methods)
 
 
-def over_soon(steps: int | None, passes: int, batch: int, models: Iterable[Model]) -> tuple[str | None, bool]:
-    """Why a training is too short where that is known, or most data of unknown size are too small for its passes; and
-    whether it may well be. The texts that a language model learns from may be endless, and what is read once, too."""
+def over_soon(steps: int | None, passes: int, batch: int, models: Iterable[Model]) -> str | None:
+    """Why a training is too short where that is known, or most data of unknown size are too small for its passes.
+
+    The texts that a language model learns from may be endless, and what is read once, too.
+    """
     if steps and steps < FEW:
-        return f"its {steps:,} steps or so hardly earn back the minute that compiling takes", True
+        return f"its {steps:,} steps or so hardly earn back the minute that compiling takes"
     needs = 0 if steps or passes == 1 else FEW * min(batch, LARGEST) // passes
-    few = needs > LARGE // 4 and not any(GENERATING.search(layer) for model in models for layer in model.layers)
+    if needs <= LARGE or any(GENERATING.search(layer) for model in models for layer in model.layers):
+        return None
     why = f"its few passes over the data earn back the minute that compiling takes from some {needs:,} samples on"
-    return f"{why}: where it has more, compile the model" if few and needs > LARGE else None, few
+    return f"{why}: where it has more, compile the model"
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -271,8 +274,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 reason = "a strategy or plugin of the trainer may wrap its layers one by one"
             steps, passes = number(training, "max_steps"), number(training, "max_epochs") or LONG
             sizes = [size for each in program.loaders for size in each.samples.values if isinstance(size, int)]
-            soon, few = over_soon(steps, passes, max(sizes, default=USUAL), (model,))
-            reason = reason or soon
+            reason = reason or over_soon(steps, passes, max(sizes, default=USUAL), (model,))
             if reason is not None:
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
@@ -282,7 +284,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             methods = model.compiling.methods if model.compiling is not None else ()
             message += DYNAMIC if differ else ""
             plan = Plan(starts, text, ASKED, not training.inside, differ, methods)
-            worth = Worth.SMALL if few else worth_of_work(program, (model,), None, loaders)
+            worth = worth_of_work(program, (model,), None, loaders)
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 
 
@@ -308,8 +310,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         passes = training.argument("num_train_epochs")
         epochs = (number(training, "num_train_epochs") or LONG) if passes.known else EPOCHS
         batch = number(training, "per_device_train_batch_size") or 8
-        soon, few = over_soon(longest, epochs, batch, training.models)
-        reason = why_not_under_trainer(program, training) or soon
+        reason = why_not_under_trainer(program, training) or over_soon(longest, epochs, batch, training.models)
         plain = training.precision == "float32" and training.models and training.stacks
         plain = plain and not training.overrides & (STEPPING | LOADING)
         assumes = (
@@ -319,8 +320,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             *(() if (longest or 0) >= ENOUGH else (LONG_ENOUGH,)),
         )
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
-        worth = Worth.SMALL if few else Worth.SOME
-        yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+        yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=Worth.SOME)
 
 
 def number(training: Training, setting: str) -> int | None:

@@ -78,7 +78,7 @@ ROUNDS = 20
 """So many epochs over nobody knows how many samples take hours as likely as not."""
 
 FEW = 5
-"""Fewer, each of which saves the weights, lose little."""
+"""Fewer, behind which the weights are saved, lose little."""
 
 STEPS = 10_000
 """So many steps without epochs may."""
@@ -100,9 +100,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if not own or not program.script.starts or run is None:
         return
     if is_short(program, run):
-        soon = (
-            "the training is over soon" if run.samples is not None else "each of its few passes saves what it learned"
-        )
+        soon = "the training is over soon" if run.samples is not None else "its few passes save what they learned"
         yield codemod.in_place(run.loop, f"{soon}: nothing more is saved to go on from")
         return
     ends = "the kernel dies" if program.entry.suffix == ".ipynb" else "it is interrupted"
@@ -135,7 +133,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.refuse(run.loop, message, reason + by_hand, evidence=tuple(seen))
         return
     rounds = run.rounds if run.result or run.weights else None
-    assumes = () if rounds is not None and (run.samples is not None or rounds >= ROUNDS) else (LONG_ENOUGH,)
+    long = rounds is not None and (run.samples is not None or (rounds >= ROUNDS and not are_narrow(program)))
+    assumes = () if long else (LONG_ENOUGH,)
     plan = Plan(run, program.device.reaches_cuda or program.names_cuda)
     risk = Risk.RECIPE if run.drawn else Risk.EXACT
     yield codemod.finding(run.loop, message, plan=plan, risk=risk, evidence=tuple(seen), assumes=assumes)
@@ -146,11 +145,15 @@ def is_short(program: TrainingProgram, run: Run) -> bool:
     if run.rounds is None:
         return False
     if run.samples is None:
-        return run.rounds < FEW and run.weights is not None
+        return run.rounds < FEW and (run.weights or run.result) is not None
     if run.samples == 1:  # a loop over steps
-        narrow = bool(program.models) and all(is_narrow(program, model) for model in program.models)
-        return run.rounds < STEPS * (10 if narrow else 1)
+        return run.rounds < STEPS * (10 if are_narrow(program) else 1)
     return run.rounds * run.samples < SAMPLES
+
+
+def are_narrow(program: TrainingProgram) -> bool:
+    """Whether a step of the training takes next to no time."""
+    return bool(program.models) and all(is_narrow(program, model) for model in program.models)
 
 
 @codemod.rewrite
