@@ -506,10 +506,13 @@ def read_back(written: Written) -> Found:
         loads = {id(call) for call, _, full in named_calls(module.tree) if full in files}
         for test in every(ast.If, module.tree) if loads else ():
             asked = {last(each) for each in walk(test.test) if isinstance(each, ast.Call)}
-            turned = any(isinstance(each, ast.Not) for each in walk(test.test))
-            if asked & {"exists", "isfile", "is_file"} and not turned:
+            if asked & {"exists", "isfile", "is_file"} and not _tests_not(test.test):
                 said = (each for each in walk_here(ast.Module(test.body, [])) if isinstance(each, ast.Call))
                 yield from [(call, module) for call in said if id(call) in loads][:1]
+
+
+def _tests_not(test: ast.AST) -> bool:
+    return any(isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.Not) for each in walk(test))
 
 
 def moved_once(written: Written) -> Found:
