@@ -19,11 +19,10 @@ Use instead
         torch._foreach_mul_(averages, 0.999)
         torch._foreach_add_(averages, weights, alpha=1 - 0.999)
 
-    ``lerp_`` (and ``kept.sub_((1 - d) * (kept - p))``), ``copy_``, ``clamp_`` and ``mul_`` (of gradients, too) have a
-    call of their own; norms that are taken in a list have ``torch._foreach_norm``. The whole numbers of a
-    ``state_dict()`` are left to the loop. Where it gives the weights other memory (``kept.data = ...``,
-    ``state[name] = ...``), it still does: somebody may hold the old ones. What the loop runs over stays as it is
-    written, so the order is the same.
+    ``lerp_``, ``copy_``, ``clamp_`` and ``mul_`` (of gradients, too) have a call of their own; norms that are taken in
+    a list have ``torch._foreach_norm``. The whole numbers of a ``state_dict()`` are left to the loop. Where it gives
+    the weights other memory (``kept.data = ...``, ``state[name] = ...``), it still does: somebody may hold the old
+    ones. What the loop runs over stays as it is written, so the order is the same.
 
 When refused
     Nothing is said of loops outside of training steps. It is refused

@@ -17,8 +17,7 @@ Use instead
         os.environ["CUDA_LAUNCH_BLOCKING"] = "0"
         torch.autograd.set_detect_anomaly(False)
 
-    Where the script has a switch for debugging, the value is that (``args.debug``). Profilers of ``torch.autograd`` get
-    ``enabled=False``, Lightning's trainer gets ``detect_anomaly=False``.
+    Profilers of ``torch.autograd`` get ``enabled=False``, Lightning's trainer gets ``detect_anomaly=False``.
 
 When refused
     Nothing is said of profilers with a schedule, and of what the script turns on under a test of the loss or the step.
@@ -27,8 +26,7 @@ When refused
     - where a handler catches the error that a NaN raises, and training goes on;
     - where a comment gives another reason than debugging;
     - where the name or option that decides serves other things too, or is a switch of the script's own that is on;
-    - where a profiler's records are read or may be kept: give it a schedule, so that it records a few steps;
-    - for ``gradcheck`` in every step: move it into a test.
+    - where a profiler's records are read or may be kept: give it a schedule, so that it records a few steps.
 
 Risk
     exact: no number changes. A gradient that becomes NaN no longer ends the program with an error.
@@ -47,7 +45,7 @@ from turbofix.assumptions import ON_GPU, READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
-from turbofix.program.debugging import BLOCKING, DETECTING, SETTING
+from turbofix.program.debugging import DETECTING, SETTING
 from turbofix.program.evidence import of_guard, of_loop
 from turbofix.program.model import DebugAid, TrainingProgram
 from turbofix.records import dataclass
@@ -67,7 +65,6 @@ codemod = Codemod(
 MESSAGES = {
     "anomaly": "anomaly detection keeps a traceback of every operation, and looks for NaN in every gradient",
     "blocking": "the host waits for every kernel, one by one, whatever waits other codemods take out",
-    "gradcheck": "gradients are checked by differences, one number after another, in every step",
     "profiler": "a profiler writes down every operation of every step",
 }
 
@@ -116,15 +113,11 @@ def is_on(aid: DebugAid, program: TrainingProgram) -> bool:
         return may_be and aid.value.state in ("value", "option") and aid.value.values == ("1",)
     if aid.kind == "profiler" and aid.scheduled:
         return False
-    if aid.kind == "gradcheck" or aid.value.state == "absent":
-        return True
-    return aid.value.state in ("value", "option") and aid.value.values == (True,)
+    return aid.value.state == "absent" or (aid.value.state in ("value", "option") and aid.value.values == (True,))
 
 
 def why_not(aid: DebugAid) -> str | None:
     """What is in the way of turning an aid off."""
-    if aid.kind == "gradcheck":
-        return "it belongs into a test; taken out here, random numbers might be drawn in another order"
     if aid.caught is not None:
         line = aid.caught.line_from(aid.site.path)
         return f"{line} catches the error that a NaN raises only with it, and training goes on"
@@ -157,7 +150,7 @@ def said(option: str | None, text: str | None) -> str:
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Put ``False`` (or the script's switch) where ``True`` is."""
+    """Put ``False`` where ``True`` is."""
     plan = finding.plan
     assert isinstance(plan, Plan)
     aid, place = plan.aid, plan.place
@@ -165,12 +158,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         literal = edit.text(place)
         if literal not in ("True", '"1"', "'1'"):
             raise Refuse("what turns it on is not written as a plain value")
-        off = "False" if aid.kind != "blocking" else literal.replace("1", "0")
-        if aid.flag is not None and place == aid.value.site:
-            off = f"{literal} if {aid.flag} else {off}" if aid.name == BLOCKING else aid.flag
-        edit.replace(place, off)
+        edit.replace(place, "False" if aid.kind != "blocking" else literal.replace("1", "0"))
     elif aid.kind == "profiler":
-        edit.argument(aid.site, "enabled", aid.flag or "False", position=0)
+        edit.argument(aid.site, "enabled", "False", position=0)
     elif aid.name == DETECTING:
         page = page_of(edit, aid.site)
         call = page.node(aid.site)
@@ -178,6 +168,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             raise Refuse("it is no context of a `with` statement")
         rest = "".join(f", {page.text(each)}" for each in call.args)
         rest += "".join(f", {each.arg}={page.text(each.value)}" for each in call.keywords)
-        edit.replace(aid.site, f"{edit.name(SETTING, aid.site)}({aid.flag or 'False'}{rest})")
+        edit.replace(aid.site, f"{edit.name(SETTING, aid.site)}(False{rest})")
     else:
         raise Refuse("what turns it on is not written as a plain value")

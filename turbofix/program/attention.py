@@ -255,7 +255,6 @@ class _Reading:
         self.dropout: str | None = None
         self.certain = True
         self.letters: str | None = None  # einsum's, of the scores
-        self.turned = False  # the weights, their last axes, in a statement of its own
         self.typed: list[tuple[ast.stmt, list[ast.Name]]] = []  # statements that ask scores for their dtype or device
 
     def attention(self) -> Attention | None:
@@ -345,12 +344,6 @@ class _Reading:
                 continue
             if isinstance(each, ast.Assign) and all(map(self._kept_on_demand, reads)):
                 continue
-            turned = self._turned_name(inner, name.id) if test is None and not self.turned else None
-            if turned is not None:
-                self.names.add(turned.id)
-                self.removed.append(each)
-                name, self.turned = turned, True
-                continue
             for read in reads:
                 product = self._climb(read, test)
                 if product is not None and test is None:
@@ -376,8 +369,6 @@ class _Reading:
             first = isinstance(parent, ast.keyword) and parent.arg == "input"
             parent = self.places.parent(parent, self.module) if first and parent is not None else parent
             self._top = node
-            if self.turned:
-                return self._product_of_turned(parent, node)
             if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult) and parent.left is node:
                 return parent, (self._operand_of(parent.right), "")
             if isinstance(parent, ast.Call):
@@ -406,16 +397,6 @@ class _Reading:
                     continue
                 raise _OtherError
             return None
-
-    def _turned_name(self, statement: ast.stmt, name: str) -> ast.Name | None:
-        """The name that a statement gives the weights with their axes turned: ``w = w.permute(0, 2, 1)``."""
-        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-            return None
-        call, target = statement.value, statement.targets[0]
-        given = self._called(call, "permute", "transpose")
-        if not isinstance(target, ast.Name) or not given or getattr(given[0], "id", None) != name:
-            return None
-        return target if self._turns(given[1:]) else None
 
     def _turns(self, axes: list[ast.expr], *, of_three: bool = False) -> bool:
         """Whether the last two axes change places."""

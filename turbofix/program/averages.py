@@ -60,7 +60,7 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
     found: dict[Site, Averaging] = {}
     others: set[Site] = set()  # loops that are something else on some way
     for event in facts.of("call") if training else ():
-        if event.name not in ("Tensor.mul_", "Tensor.lerp_", "Tensor.copy_", "Tensor.clamp_", "Tensor.sub_"):
+        if event.name not in ("Tensor.mul_", "Tensor.lerp_", "Tensor.copy_", "Tensor.clamp_"):
             continue
         if not all(isinstance(each, Tensor) and each.roles & {"param", "grad"} for each in members(event.receiver)):
             continue
@@ -404,9 +404,6 @@ def _formula(body: list[ast.stmt], own: set[str]) -> Formula | None:
     lerped = _method(first, "lerp_")
     if lerped is not None and len(first.args) == 2 and not first.keywords:
         return Formula(lerped[0], first.args[0], None, first.args[1])
-    taken = _method(first, "sub_")
-    if taken is not None and len(first.args) == 1 and not first.keywords:  # kept.sub_((1 - d) * (kept - p))
-        return _nearer(taken[0], first.args[0])
     clamped = _method(first, "clamp_")
     if clamped is not None:
         given = dict(zip(("min", "max"), first.args, strict=False)) | {
@@ -463,16 +460,6 @@ def _summed(base: ast.expr, given: ast.BinOp, own: set[str]) -> Formula | None:
     for one, two in ((left, right), (right, left)):
         if _bare(one[0]) == _bare(base) != _bare(two[0]):
             return Formula(base, two[0], one[1], two[1], summed=True)
-    return None
-
-
-def _nearer(base: ast.expr, taken: ast.expr) -> Formula | None:
-    """``base`` less a part of what it is away from another: ``weight * (base - other)``."""
-    if not isinstance(taken, ast.BinOp) or not isinstance(taken.op, ast.Mult):
-        return None
-    for away, weight in ((taken.left, taken.right), (taken.right, taken.left)):
-        if isinstance(away, ast.BinOp) and isinstance(away.op, ast.Sub) and _bare(away.left) == _bare(base):
-            return Formula(base, away.right, None, weight, summed=True)
     return None
 
 

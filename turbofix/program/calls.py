@@ -909,7 +909,8 @@ def _as_batch(value: Value, batch: Tensor, depth: int = 0, alone: bool = True) -
     """What a collate function returned, as a batch of the loader; ``alone``: it is that on every path."""
     if type(value) is Tensor:
         place = value.device if value.device in ("cuda", "conditional") else batch.device
-        roles = batch.roles | {"object"} if alone and _may_be_object(value) else batch.roles
+        # what a model, or a call that is not seen through, made may be an object that holds tensors
+        roles = batch.roles | {"object"} if alone and (value.foreign or "object" in value.roles) else batch.roles
         return Tensor(roles, place, batch.origin, batch.source)
     if type(value) is Opaque and value.how == "call" and _is_made_by_class(value):
         return Opaque(value.name, value.how, value.origin, value.depth, batch.source)
@@ -933,11 +934,6 @@ def _as_batch(value: Value, batch: Tensor, depth: int = 0, alone: bool = True) -
     if isinstance(value, (Instance, Sequence)):
         return value
     return batch
-
-
-def _may_be_object(value: Tensor) -> bool:
-    """Whether it is what a model or a call that is not seen through made: perhaps an object that holds tensors."""
-    return value.foreign or "object" in value.roles
 
 
 def _is_made_by_class(value: Opaque) -> bool:

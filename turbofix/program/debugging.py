@@ -1,37 +1,32 @@
-"""What was left on from looking for errors: anomaly detection, launches that block, gradients checked, profilers."""
+"""What was left on from looking for errors: anomaly detection, launches that block, profilers."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from turbofix.findings import Site
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from
 from turbofix.program.events import Arguments, Event
-from turbofix.program.facts import Frame
-from turbofix.program.model import ABSENT, DebugAid, Step
-from turbofix.program.names import parameters
+from turbofix.program.model import ABSENT, DebugAid
 from turbofix.program.objects import circumstances, setting_of
-from turbofix.program.sites import SCOPES, blocks
-from turbofix.program.values import Const, Made, Namespace, Option, members
+from turbofix.program.values import Made, members
 
 DETECTING = "torch.autograd.detect_anomaly"
 SETTING = "torch.autograd.set_detect_anomaly"
 BLOCKING = 'os.environ["CUDA_LAUNCH_BLOCKING"]'
 
-_GRADCHECKS = frozenset(("torch.autograd.gradcheck", "torch.autograd.gradgradcheck"))
 _TRAINERS = frozenset(("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer"))
 _PROFILERS = ("torch.profiler.profile", "torch.autograd.profiler.profile", "torch.autograd.profiler.emit_nvtx")
-_FLAGS = ("debug", "debug_mode", "detect_anomaly", "detect_anomalies", "anomaly", "anomaly_detection")
 _CATCHING = frozenset(("RuntimeError", "Exception", "BaseException"))
 
 
-def debugging(analysis: Analysis, steps: Sequence[Step]) -> tuple[DebugAid, ...]:
+def debugging(analysis: Analysis) -> tuple[DebugAid, ...]:
     """The aids of a program that trains, in order."""
     found: dict[Site, DebugAid] = {}
-    for aid in (*_anomalies(analysis), *_gradchecks(analysis, steps), *_profilers(analysis)):
+    for aid in (*_anomalies(analysis), *_profilers(analysis)):
         found.setdefault(aid.site, aid)
     return tuple(found[site] for site in sorted(found))
 
@@ -51,7 +46,6 @@ def _anomalies(analysis: Analysis) -> Iterator[DebugAid]:
             setting.guard,
             setting.switch,
             facts.places.comments_at(event.node, event.module),
-            _flag(analysis, event),
         )
         yield aid if aid.kind == "blocking" else replace(aid, caught=_caught(analysis))
     for event in facts.of("make"):
@@ -61,19 +55,7 @@ def _anomalies(analysis: Analysis) -> Iterator[DebugAid]:
             guard, switch = circumstances(analysis, event)
             comments = facts.places.comment(passed.node, event.module)
             site = facts.places.site(passed.node, event.module)
-            flag = _flag(analysis, event)
-            yield DebugAid(site, "anomaly", event.name, value, guard, switch, (comments,) if comments else (), flag)
-
-
-def _gradchecks(analysis: Analysis, steps: Sequence[Step]) -> Iterator[DebugAid]:
-    facts = analysis.facts
-    loops = {step.loop.site for step in steps}
-    for event in facts.of("call"):
-        if event.name in _GRADCHECKS:
-            for record in facts.loops(event):
-                if facts.places.site(record.node, record.module) in loops:
-                    guard = analysis.guards.guard(event, record.node)
-                    yield DebugAid(facts.site(event), "gradcheck", event.name, guard=guard)
+            yield DebugAid(site, "anomaly", event.name, value, guard, switch, (comments,) if comments else ())
 
 
 def _profilers(analysis: Analysis) -> Iterator[DebugAid]:
@@ -102,7 +84,6 @@ def _profilers(analysis: Analysis) -> Iterator[DebugAid]:
                 guard,
                 switch,
                 facts.places.comments_at(item.context_expr, entered.module),
-                _flag(analysis, entered),
                 scheduled=arguments.get("schedule", 1) is not None or arguments.open,
                 read=_read(analysis, item, entered),
             )
@@ -132,48 +113,6 @@ def _read(analysis: Analysis, item: ast.withitem, event: Event) -> Site | None:
             if not (isinstance(above, ast.Attribute) and above.attr == "step"):
                 return places.site(node, module)
     return None
-
-
-def _flag(analysis: Analysis, event: Event) -> str | None:
-    """How an on/off switch for debugging is written at the place of an event; None where none is at hand there."""
-    facts, module = analysis.facts, event.module
-    frames = facts.frames(event)
-    if not frames or facts.places.scope(event.node, module) is not frames[-1].scope:
-        return None
-    for name in _names_before(analysis, event, frames[-1]):
-        owner = facts.bindings.owner(name.id, name, module)
-        passed = not isinstance(owner, ast.Module) and any(each.arg == name.id for each in parameters(owner))
-        if len(facts.bindings.writes(owner, name.id)) + passed != 1:
-            continue  # ``args = vars(args)``: it may be something else by then
-        for each in members(facts.evaluate(name, frames)):
-            if isinstance(each, Namespace):
-                for flag in _FLAGS:
-                    option = each.attributes.get(flag)
-                    if isinstance(option, Option) and option.flag and _is_off(option):
-                        return f"{name.id}.{flag}"
-    return None
-
-
-def _is_off(option: Option) -> bool:
-    return isinstance(option.default, Const) and option.default.value is False and not option.derived
-
-
-def _names_before(analysis: Analysis, event: Event, frame: Frame) -> Iterator[ast.Name]:
-    """The names that certainly have a value at an event: parameters, and what is assigned above it in its blocks."""
-    places = analysis.facts.places
-    child: ast.AST = event.node
-    for above in places.ancestors(event.node, event.module):
-        for block in blocks(above):
-            if any(each is child for each in block):
-                for statement in block[: block.index(child)]:  # type: ignore[arg-type]
-                    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-                        yield statement.targets[0]
-        if isinstance(above, SCOPES):
-            break
-        child = above
-    names = [each for each in ast.walk(frame.scope) if isinstance(each, ast.Name)]
-    for parameter in parameters(frame.scope):
-        yield from [each for each in names if each.id == parameter.arg][:1]
 
 
 def _caught(analysis: Analysis) -> Site | None:

@@ -27,6 +27,7 @@ from turbofix.program.sites import COMPREHENSIONS, LOOPS
 from turbofix.program.switches import switch_of
 from turbofix.program.tensors import DTYPES, is_dtype
 from turbofix.program.values import (
+    UNKNOWN,
     Computed,
     Const,
     External,
@@ -543,7 +544,7 @@ class _Making:
         names = {event.name for event in self._events(node) if event.kind == "call"}
         name = names.pop() if len(names) == 1 else dotted(node.func) or ""
         rest = node.args if name in (*_FILLED_BY_NUMPY, "numpy.arange", "range") else node.args[1:]
-        if not all(map(self._is_plain, rest)) and name != "numpy.random.normal":
+        if not all(map(self._is_plain, rest)):
             return None
         if name in _FILLED_BY_NUMPY and given.keys() <= {"dtype"} and (name != "numpy.eye" or len(node.args) < 3):
             dtype = self._number(given["dtype"]) if given else "torch.double"
@@ -552,11 +553,8 @@ class _Making:
             return (written, dtype) if dtype is not None else None
         if name in _DRAWN_BY_NUMPY and not given and all(map(self._is_plain, node.args)):
             return f"{{torch.{name[13:]}}}({told}, dtype={{torch.double}}, device={{device}})", "torch.double"
-        if (shape := _standard_normal(self.analysis, node)) is not None:
-            sizes = " ".join(text(shape).split())
-            return f"{{torch.randn}}({sizes}, dtype={{torch.double}}, device={{device}})", "torch.double"
         if name in ("numpy.arange", "range") and not given:
-            whole = name == "range" or all(self._is_size(each) for each in node.args)
+            whole = name == "range" or all(_is_whole(self.frame.values.get(each, UNKNOWN)) for each in node.args)
             return (f"{{torch.arange}}({told}, device={{device}})", "torch.long") if whole else None
         inner = self._of_numpy(node.args[0]) if node.args and name.startswith("numpy.") else None
         if inner is not None and name in ("numpy.array", "numpy.asarray") and len(node.args) == 1 and not given:
@@ -580,15 +578,6 @@ class _Making:
         found = qualnames(self.frame.values.get(node) or External(dotted(node) or ""))
         named = node.value if isinstance(node, ast.Constant) else found.pop() if len(found) == 1 else dotted(node)
         return _NUMBERS.get(str(named).removeprefix("builtins."))
-
-    def _is_size(self, node: ast.expr) -> bool:
-        """Whether it is a whole number: written, a size, a length, or computed of such."""
-        if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Div):
-            return self._is_size(node.left) and self._is_size(node.right)
-        sized = isinstance(node, ast.Subscript) and _is_shape(node.value)
-        held = self.frame.values.get(node)
-        asked = isinstance(node, ast.Call) and (dotted(node.func) == "len" or str(dotted(node.func)).endswith(".size"))
-        return sized or asked or (held is not None and _is_whole(held))
 
     def _just_above(self, node: ast.Name) -> ast.expr | None:
         """What the statement straight above gives a name, which nothing else reads: that goes away."""
@@ -677,20 +666,6 @@ class _Making:
                 if each in reads and given:
                     return f"`{each.id}`, whose device it goes to, is set below the place where it is made"
         return None
-
-
-def _standard_normal(analysis: Analysis, node: ast.expr) -> ast.expr | None:
-    """How many numbers numpy draws from the standard normal distribution; None where it does something else."""
-    if not isinstance(node, ast.Call) or node.keywords or len(node.args) != 3:
-        return None
-    if {event.name for event in analysis.facts.at(node) if event.kind == "call"} != {"numpy.random.normal"}:
-        return None
-    mean, deviation, shape = node.args
-    standard = isinstance(mean, ast.Constant) and isinstance(deviation, ast.Constant)
-    standard = standard and (mean.value, deviation.value) == (0, 1)  # type: ignore[attr-defined]
-    asked = shape.func if isinstance(shape, ast.Call) and not (shape.args or shape.keywords) else None
-    told = isinstance(shape, ast.Tuple) or (isinstance(shape, ast.Attribute) and shape.attr == "shape")
-    return shape if standard and (told or (isinstance(asked, ast.Attribute) and asked.attr == "size")) else None
 
 
 def _as(wanted: str | None, written: str, dtype: str) -> str:

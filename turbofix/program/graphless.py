@@ -282,7 +282,7 @@ def _taken(  # noqa: PLR0913
     learning = {id(each) for loop in loops if places.scope(loop, module) is scope for each in walk(loop)}
     given: set[int] = set()
     for node in walk(scope):
-        if isinstance(node, ast.Call) and id(node) in training and not contains_node(node, source):
+        if isinstance(node, ast.Call) and id(node) in training and source not in walk(node):
             parts = [*node.args, *(each.value for each in node.keywords)]
             parts += [node.func.value] if isinstance(node.func, ast.Attribute) else []
             given |= {id(each) for part in parts for each in walk(part)}
@@ -310,11 +310,6 @@ def _taken(  # noqa: PLR0913
                 waiting += [
                     one for one, reads in reached.items() if one not in waiting and found & {id(one), *map(id, reads)}
                 ]
-
-
-def contains_node(outer: ast.AST, inner: ast.AST) -> bool:
-    """Whether a node is another one or lies in it."""
-    return any(each is inner for each in walk(outer))
 
 
 def _training_calls(analysis: Analysis) -> set[int]:

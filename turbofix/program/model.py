@@ -1548,20 +1548,18 @@ class DebugAid:
 
     ``anomaly``: ``torch.autograd.set_detect_anomaly``, ``detect_anomaly``, Lightning's ``detect_anomaly=``, whose
     argument ``value`` turns it on (ABSENT: it is on). ``blocking``: ``os.environ["CUDA_LAUNCH_BLOCKING"]``.
-    ``gradcheck``: in every step. ``profiler``: a context around the backward pass; ``scheduled`` if it records some of
+    ``profiler``: a context around the backward pass; ``scheduled`` if it records some of
     the steps, ``read`` where the program uses what it recorded. ``switch`` and ``guard`` are as those of a setting.
-    ``flag``: an on/off switch for debugging that the user of the script has, off by default, as it is written at this
-    place (``args.debug``). ``caught``: the handler that would take an error which only this aid raises.
+    ``caught``: the handler that would take an error which only this aid raises.
     """
 
     site: Site
-    kind: Literal["anomaly", "blocking", "gradcheck", "profiler"]
+    kind: Literal["anomaly", "blocking", "profiler"]
     name: str
     value: Argument = ABSENT
     guard: Guard = ALWAYS
     switch: Argument = ABSENT
     comments: tuple[str, ...] = ()
-    flag: str | None = None
     caught: Site | None = None
     scheduled: bool = False
     read: Site | None = None

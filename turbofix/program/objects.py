@@ -541,7 +541,7 @@ def _optimizer(
         passes=passes,
         passes_complete=complete,
         function=facts.places.function_site(node, module),
-        in_loop=_in_loop(analysis, events),
+        in_loop=any(isinstance(each.node, LOOPS) for one in events for each in facts.loops(one)),
         device=device,
         before_move=_before_move(analysis, event, params),
         sparse=layers.sparse or (qualname in _TAKES_SPARSE and sparse_gradients(analysis)),
@@ -578,10 +578,6 @@ def _is_handed_over(analysis: Analysis, made: list[Made]) -> bool:
             if any(value is each for each in made) or not isinstance(value, (Const, Made)):
                 return True
     return not engines and any(takes_loss(event) for event in analysis.facts.of("backward"))
-
-
-def _in_loop(analysis: Analysis, events: list[Event]) -> bool:
-    return any(isinstance(record.node, LOOPS) for event in events for record in analysis.facts.loops(event))
 
 
 def _target_text(analysis: Analysis, statement: ast.AST, node: ast.AST, module: ModuleFile) -> str | None:

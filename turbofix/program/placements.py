@@ -376,7 +376,7 @@ def _tells_gpu(value: Value) -> bool:
             "torch.accelerator.is_available",
         )
     if isinstance(value, Option):
-        return _names_gpu(value.name)
+        return any(word in value.name.lower() for word in ("cuda", "gpu", "device"))
     if isinstance(value, Function):
         return _says_available(value.node)
     return isinstance(value, Made) and value.kind == "device"
@@ -387,10 +387,6 @@ def _is_the_cpu(node: ast.expr) -> bool:
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         return any(map(_is_the_cpu, node.elts))
     return isinstance(node, ast.Constant) and node.value == "cpu"
-
-
-def _names_gpu(name: str) -> bool:
-    return any(word in name.lower() for word in ("cuda", "gpu", "device"))
 
 
 def _says_available(node: ast.AST) -> bool:

@@ -312,7 +312,7 @@ def _why_not(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> st
             return f"what `{said}(...)` gives may be another thing in every round: it may read or draw"
     if built.made.kind == "loader" and (handed := _handed_on(analysis, loop, built)) is not None:
         return f"`{handed}` may grow while the loop runs, and a loader of nothing cannot be built"
-    return _read_anew(analysis, loop, built)
+    return _change(analysis, loop, built.statement, loads(value), built.event)
 
 
 def _handed_on(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str | None:
@@ -328,11 +328,6 @@ def _handed_on(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> 
         if text in map(dotted, given) and not builds:
             return text
     return None
-
-
-def _read_anew(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str | None:
-    """What may change that which a statement reads, or grow it: a loader of nothing cannot be built."""
-    return _change(analysis, loop, built.statement, loads(built.statement.value), built.event)
 
 
 def _change(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from turbofix.findings import Evidence, Site
-from turbofix.nodes import unreadable, walk
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event
@@ -20,8 +20,6 @@ from turbofix.regex import regex
 
 _ENABLED = regex(r"gradient_checkpointing_enable|gradient_checkpointing\s*=\s*True|utils\.checkpoint")
 _SWITCHED = regex(r"gradient_checkpointing_enable|utils\.checkpoint")
-_OFF = regex(r"#\s*gradient_checkpointing\s*=\s*True")
-_SAID = regex(r"#.*\b(?:gradient_checkpointing_enable\(|checkpoint\(\s*(\w+)\s*,)")
 _SCARCE = regex(r"OutOfMemory|out of memory")
 _SMALL = 2
 """A batch of at most so many samples, of which several make up an update, is as small as memory makes it."""
@@ -44,17 +42,11 @@ def repeated(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader,
     if not steps or any(_ENABLED.search(_without_comments(each)) for each in files):
         return ()
     scarce = tuple(_scarce(analysis, files, steps, loaders))
-    said: dict[str | None, Site] = {
-        match[1]: _line(module, match)
-        for module in files
-        for match in _SAID.finditer(module.text)
-        if _is_code(analysis, match, module)
-    }
-    if not scarce and not said:
+    if not scarce:
         return ()
     found: dict[Site, Repeated] = {}
     for event in analysis.facts.of("iterate"):
-        each = _blocks(analysis, event, steps, scarce, said)
+        each = _blocks(analysis, event, steps, scarce)
         if each is not None:
             found.setdefault(each.call, each)
     trained = {site for step in steps for site in step.models}
@@ -65,7 +57,7 @@ def repeated(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader,
                 and made.qualname.startswith("transformers.")
                 and made.kind in ("module", "model")
             ):
-                each = _of_library(analysis, event, made, scarce, said)
+                each = _of_library(analysis, event, made, scarce)
                 if each is not None:
                     found.setdefault(each.call, each)
     return tuple(found[site] for site in sorted(found))
@@ -73,17 +65,6 @@ def repeated(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader,
 
 def _without_comments(module: ModuleFile) -> str:
     return re.sub(r"#.*", "", module.text) if "checkpoint" in module.text else ""
-
-
-def _is_code(analysis: Analysis, match: re.Match[str], module: ModuleFile) -> bool:
-    """Whether what a comment says could stand in the program, and is no advice against it."""
-    comment = analysis.facts.places.page(module).comment(_line(module, match).line) or ""
-    return not unreadable(comment)
-
-
-def _line(module: ModuleFile, match: re.Match[str]) -> Site:
-    line = module.text.count("\n", 0, match.start()) + 1
-    return Site(module.path, line, 0, line, 0, "")
 
 
 def _scarce(
@@ -108,13 +89,7 @@ def _scarce(
                 yield Evidence(f"batches of {sizes[0]}, of which {many[0]} make up an update", loader.site)
 
 
-def _blocks(
-    analysis: Analysis,
-    event: Event,
-    steps: Iterable[Step],
-    scarce: tuple[Evidence, ...],
-    said: dict[str | None, Site],
-) -> Repeated | None:
+def _blocks(analysis: Analysis, event: Event, steps: Iterable[Step], evidence: tuple[Evidence, ...]) -> Repeated | None:
     """A loop over a list of blocks in the forward pass of a training step."""
     node, module, facts = event.node, event.module, analysis.facts
     lists = [each for each in members(event.receiver) if isinstance(each, Made)]
@@ -130,8 +105,6 @@ def _blocks(
     within = {facts.places.site(record.node, record.module) for record in facts.loops(event)}
     if not any(step.loop.site in within for step in steps):
         return None
-    named = said.get(node.target.id)
-    evidence = scarce or ((Evidence("a comment has it", named),) if named is not None else ())
     calls = [
         each
         for statement in node.body
@@ -140,7 +113,7 @@ def _blocks(
     ]
     statement = facts.places.statement(calls[0], module) if len(calls) == 1 else None
     first = parameters(frame.scope)[:1]
-    if not evidence or not isinstance(statement, ast.Assign) or statement not in node.body or not first:
+    if not isinstance(statement, ast.Assign) or statement not in node.body or not first:
         return None
     why = None
     if any(isinstance(each, ast.Starred) for each in calls[0].args) or any(not each.arg for each in calls[0].keywords):
@@ -162,19 +135,15 @@ def _second_time(analysis: Analysis, layers: Layers) -> str | None:
     return None
 
 
-def _of_library(
-    analysis: Analysis, event: Event, made: Made, scarce: tuple[Evidence, ...], said: dict[str | None, Site]
-) -> Repeated | None:
+def _of_library(analysis: Analysis, event: Event, made: Made, evidence: tuple[Evidence, ...]) -> Repeated | None:
     """A model of transformers, made and given a name in one statement."""
     facts, module = analysis.facts, event.module
-    enabled = said.get(None)
-    evidence = scarce or ((Evidence("a comment has it", enabled),) if enabled is not None else ())
     statement = facts.places.statement(event.node, module)
     name = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
-    if not evidence or name is None or not made.qualname.endswith(".from_pretrained"):
+    if name is None or not made.qualname.endswith(".from_pretrained"):
         return None
     assert statement is not None
-    why = _of_family(made, told=enabled is not None)
+    why = _of_family(made)
     above = facts.places.parent(statement, module)
     if isinstance(above, ast.If) and not is_main_test(above.test):
         why = "the model is made under a test, and perhaps in another way elsewhere"
@@ -182,15 +151,15 @@ def _of_library(
     return Repeated(facts.places.site(statement, module), name, name, evidence, library=True, why_not=why)
 
 
-def _of_family(made: Made, *, told: bool) -> str | None:
-    """Why it is not known that a model has the switch, unless the program has ``told`` so."""
+def _of_family(made: Made) -> str | None:
+    """Why it is not known that a model has the switch."""
     given = made.arguments.get("pretrained_model_name_or_path", 0)
     names = [each.value for each in members(given.value) if isinstance(each, Const)] if given is not None else []
     by_name = (
         made.qualname.startswith("transformers.Auto") and names and all(_CHECKPOINT.match(str(one)) for one in names)
     )
     known = bool(by_name) or _CLASS.match(made.qualname.split(".")[1]) is not None
-    return None if known or told else "whether this model can do without its activations is not known"
+    return None if known else "whether this model can do without its activations is not known"
 
 
 def _frozen(analysis: Analysis) -> str | None:
@@ -201,7 +170,7 @@ def _frozen(analysis: Analysis) -> str | None:
 
 
 def repeated_in_trainings(analysis: Analysis, trainings: tuple[Training, ...]) -> tuple[Repeated, ...]:
-    """Trainings of transformers whose settings tell of a lack of memory: by tiny batches, or a line that is off."""
+    """Trainings of transformers whose settings tell of a lack of memory, by tiny batches."""
     if not trainings or any(_SWITCHED.search(_without_comments(each)) for each in analysis.execution.modules.values()):
         return ()
     return tuple(each for training in trainings for each in _in_training(analysis, training))
@@ -209,16 +178,10 @@ def repeated_in_trainings(analysis: Analysis, trainings: tuple[Training, ...]) -
 
 def _in_training(analysis: Analysis, training: Training) -> Iterator[Repeated]:
     size, many = (training.argument(name) for name in ("per_device_train_batch_size", "gradient_accumulation_steps"))
-    evidence: tuple[Evidence, ...] = ()
-    if _is_number(size, 1, _SMALL) and _is_number(many, 2, None):
-        said = f"batches of {size.values[0]}, of which {many.values[0]} make up an update"
-        evidence = (Evidence(said, size.edit_at or size.site or training.site),)
-    for module in analysis.execution.modules.values():
-        if module.path == training.site.path:
-            for match in _OFF.finditer(module.text):
-                line = _line(module, match)
-                if training.site.line <= line.line <= training.site.end_line:
-                    evidence = (*evidence, Evidence("a comment has it", line))
+    if not (_is_number(size, 1, _SMALL) and _is_number(many, 2, None)):
+        return
+    said = f"batches of {size.values[0]}, of which {many.values[0]} make up an update"
+    evidence = (Evidence(said, size.edit_at or size.site or training.site),)
     sites = {model.site for model in training.models}
     found = [
         made
@@ -227,10 +190,9 @@ def _in_training(analysis: Analysis, training: Training) -> Iterator[Repeated]:
         for made in members(event.result)
         if isinstance(made, Made) and made.qualname.startswith("transformers.")
     ]
-    if not evidence or not found or len(found) != len(sites):
+    if not found or len(found) != len(sites):
         return
-    told = any(each.text == "a comment has it" for each in evidence)
-    why = _frozen(analysis) or next((reason for made in found if (reason := _of_family(made, told=told))), None)
+    why = _frozen(analysis) or next((reason for made in found if (reason := _of_family(made))), None)
     yield Repeated(training.site, "", training.models[0].name or "the model", evidence, why_not=why, setting=True)
 
 

@@ -183,7 +183,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         models=with_compiling(analysis, known_models, steps) if _may_compile(framework, known_models) else known_models,
         precision=precision(analysis),
         settings=settings(analysis),
-        debugging=debugging(analysis, steps) if trains else (),
+        debugging=debugging(analysis) if trains else (),
         distributed=_calls(facts.events, "torch.distributed.init_process_group", "deepspeed.init_distributed"),
         processes=_starts_processes(facts),
         incomplete_because=reason,

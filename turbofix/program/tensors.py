@@ -191,7 +191,8 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
     The result of all but views and operations in place is a new tensor in memory that is not pinned.
     """
     first = tensors[0]
-    pageable = name != "pin_memory" and (first.pageable or not is_view(name))
+    same_memory = name in _VIEWS or (name.endswith("_") and not name.endswith("__"))
+    pageable = name != "pin_memory" and (first.pageable or not same_memory)
     keeps_scalar = name in _KEEP_SCALAR
     if len(tensors) == 1:
         return Tensor(
@@ -232,11 +233,6 @@ _KEEP_SCALAR = libraries.words(
     """
 )
 """Functions and methods that give a tensor of the same shape, whatever else they are given."""
-
-
-def is_view(name: str) -> bool:
-    """Whether a function or method of tensors gives the same memory back."""
-    return name in _VIEWS or (name.endswith("_") and not name.endswith("__"))
 
 
 _VIEWS = libraries.words(

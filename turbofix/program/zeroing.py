@@ -52,7 +52,7 @@ def zeroings(analysis: Analysis, events: list[Event], record: LoopRecord) -> tup
             Zeroing(
                 site,
                 _forgets(analysis, loop, event) if loop is not None else _receiver(analysis, event),
-                None if loop is not None else _is_named(event.node),
+                None if loop is not None else isinstance(event.node, ast.Call) and bool(event.node.keywords),
                 analysis.guards.guard(event, record.node),
                 places.comments_at(node, event.module),
                 next(_reads(analysis, [each for _, each in loops if each is not None]), None),
@@ -66,10 +66,6 @@ def _keeps_zeros(event: Event) -> bool:
     if passed is None or not passed.must or not isinstance(event.node, ast.Call):
         return False
     return isinstance(passed.value, Const) and passed.value.value is False
-
-
-def _is_named(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and bool(node.keywords)
 
 
 def _receiver(analysis: Analysis, event: Event) -> str | None:
