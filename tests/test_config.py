@@ -174,7 +174,7 @@ def test_the_project_s_requirements_decide_on_torch(tmp_path: Path) -> None:
     (nearer / "requirements-gpu.txt").write_text("torchvision\ntorch==1.13.1\n")
     assert target(Settings(), nearer / "a.py", tmp_path).torch == (1, 13)
     assert target(Settings(torch_version=(2, 6)), nearer / "a.py", tmp_path).torch == (2, 6)
-    for name in ("api-venv-requirements.txt", "environment_gpu.yml"):
+    for name in ("api-venv-requirements.txt", "requirement.txt", "environment_gpu.yml"):
         (made := scripts / name.partition(".")[0]).mkdir()
         (made / name).write_text("- torch==2.0.0\n")
         assert target(Settings(), made / "a.py", tmp_path).torch == (2, 0)

@@ -323,7 +323,7 @@ def required_version(name: str, folder: Path, root: Path) -> tuple[int, int] | N
     return None
 
 
-REQUIREMENTS = ("*requirements*.txt", "*environment*.y*ml")
+REQUIREMENTS = ("*requirement*.txt", "*environment*.y*ml")
 OTHERS = {"accelerate": "accelerate", "lightning": "(?:pytorch[-_])?lightning", "transformers": "transformers"}
 """Packages whose oldest version matters beside torch's, as requirements write them."""
 
