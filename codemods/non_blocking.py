@@ -165,7 +165,8 @@ def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | I
     message = f"Accelerate waits for the copy of a batch of {called(pinned[0])} to the GPU in every step"
     seen = (of_value("dataloader_config", given, owner.site), *of_loader(program, pinned[0], "pin_memory"))
     reason, old = None, program.target.oldest("accelerate")
-    if (old is not None and old < SINCE) or owner.argument("logging_dir").state != "absent":  # which went before that
+    gone = any(owner.argument(name).state != "absent" for name in ("logging_dir", "fp16"))  # before that
+    if (old is not None and old < SINCE) or gone:
         reason = f"the project serves an Accelerate older than {version(SINCE)}, which cannot be told"
     elif owner.open_mapping:
         reason = "the call unpacks a mapping that may already hold dataloader_config"

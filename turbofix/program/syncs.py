@@ -474,7 +474,8 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
         if any(map(is_read, held)) and all(type(each) in (Host, Unknown) or is_number(each) for each in held):
             holds = "number"
         elif held and all(isinstance(each, Sequence) and each.kind == "list" for each in held):
-            holds = "list"
+            inner = members(join_all(map(_contents, held)))
+            holds = "other" if any(isinstance(each, (Mapping, Sequence)) for each in inner) else "list"
         elif any(isinstance(each, Mapping) for each in held) and all(isinstance(e, (Mapping, Unknown)) for e in held):
             sure = all(
                 isinstance(each, Mapping) and all(str(key) not in ours or entry.must for key, entry in entries)
