@@ -84,6 +84,13 @@ def autocast_of(program: TrainingProgram, step: Step) -> Site | None:
     return None if part is not None and part.kind == "autocast" and part.disabled else step.autocast
 
 
+def follows_gpu(switch: Argument, devices: Iterable[Placement]) -> bool:
+    """Whether a switch of mixed precision is on wherever the program uses a GPU: nobody else decides."""
+    text = (switch.text or "").replace("'", '"')
+    given = switch.state == "absent" or (switch.state == "value" and not switch.off)
+    return given or "is_available()" in text or text in map(cuda_test, devices)
+
+
 def cuda_test(place: Placement) -> str | None:
     """The source of a test, valid at the place, that is true exactly where a GPU is used.
 

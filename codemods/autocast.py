@@ -80,6 +80,7 @@ from ._precision import (
     autocast_of,
     called,
     cuda_test,
+    follows_gpu,
     models_of,
     on_a_gpu,
     requote,
@@ -272,16 +273,18 @@ def left_out(program: TrainingProgram) -> Iterator[Finding]:
             own = OWN.fullmatch(switch.text or "") is not None and region.first.path == part.site.path
             named = own or (beside and SIMPLE.fullmatch(switch.text or "") is not None)
             open_to_all = switch.option is not None and switch.values != (True,)
-            if switch.state not in ("absent", "value") and not (named or (beside and not open_to_all)):
+            if follows_gpu(switch, (step.device,)):
+                switch = ABSENT
+            elif not (named or (beside and not open_to_all)):
                 continue  # whoever starts it decides, by what is not known here
             told.add(region.first)
             first = wrap.region.calling[0] if wrap.apart else wrap.region.first
             models = [model for site in loop.models if (model := program.model(site)) is not None]
             what = "the model" if wrap.apart else called(models)
             message = f"{what} runs in float32 here, although the training computes in 16 bits"
-            if switch.state not in ("absent", "value") and named:
+            if switch.state != "absent" and named:
                 wrap, switch = replace(wrap, test=switch.text or ""), ABSENT
-            assumes = (LEARNS_IN_16_BITS, *((OPTION_DEFAULT,) if switch.state not in ("absent", "value") else ()))
+            assumes = (LEARNS_IN_16_BITS, *((OPTION_DEFAULT,) if switch.state != "absent" else ()))
             seen = (Evidence("the training's autocast", part.site),)
             plan = Plan((wrap,), half)
             worth = Worth.HIGH if loop is step else Worth.SOME

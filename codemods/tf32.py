@@ -61,7 +61,7 @@ from ._precision import (
     autocast_of,
     called,
     convolves,
-    cuda_test,
+    follows_gpu,
     in_use,
     is_unknown,
     may_contain,
@@ -320,14 +320,12 @@ def is_in_another(program: TrainingProgram) -> bool:
 
 
 def is_switched(program: TrainingProgram) -> bool:
-    """Whether an option may switch off the autocast that a training runs under."""
+    """Whether an option may switch off the autocast that a training runs under, or has it off."""
     parts = [program.part(autocast_of(program, step)) for step in program.steps]
-    if any(part is None or part.enabled.off for part in parts):
+    if any(part is None for part in parts):
         return False
-    tests = {cuda_test(step.device) for step in program.steps}
-    asked = [(each.enabled.state, (each.enabled.text or "").replace("'", '"')) for each in parts if each is not None]
-    sure = ("absent", "value", "computed")
-    return any(state not in sure and "is_available()" not in text and text not in tests for state, text in asked)
+    devices = [step.device for step in program.steps]
+    return any(part and part.enabled.state != "computed" and not follows_gpu(part.enabled, devices) for part in parts)
 
 
 def is_float64(model: Model) -> bool:
