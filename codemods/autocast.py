@@ -253,6 +253,8 @@ def left_out(program: TrainingProgram) -> Iterator[Finding]:
     """Calls of models that stand beside the autocast of a training: of frozen ones, or in its evaluations."""
     scaled = any(part.kind == "scaler" and not part.enabled.off for part in program.precision)
     told: set[Site] = set()
+    # an evaluation that is written twice, with autocast and without, is as it is meant
+    meant = {each.forward.function for each in program.evaluations if each.autocast is not None and each.forward}
     for step in program.steps:
         part = program.part(autocast_of(program, step))
         if part is None or part.kind != "autocast" or part.enabled.off or worth_of(program, step) is None:
@@ -262,6 +264,8 @@ def left_out(program: TrainingProgram) -> Iterator[Finding]:
         for loop in loops:
             region = loop.forward if isinstance(loop, Evaluation) else loop.forwards[0] if loop.forwards else None
             if region is None or region.first in told or not set(loop.models) & set(step.models):
+                continue
+            if isinstance(loop, Evaluation) and loop.autocast is None and region.function in meant - {None}:
                 continue
             wrap = uncovered(program, loop, region) or (
                 evaluation_wrap(program, loop, step, half) if isinstance(loop, Evaluation) else None
