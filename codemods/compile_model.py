@@ -28,7 +28,7 @@ When refused
 
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - for detectors and graph networks, and where what acts in an environment is called by other methods than itself;
-    - where gradients are differentiated (``create_graph``);
+    - where gradients are differentiated (``create_graph``), or deterministic algorithms are asked for;
     - where only processes that the script starts train, or a flag that is not passed compiles the model: pass it;
     - under the ``Trainer``, for models in 16 bits or quantized, and beside ``gradient_checkpointing``.
 
@@ -338,11 +338,22 @@ def has_one_length(training: Training) -> bool:
 
 def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:
     """What makes the trainer's switch unsafe, or may make it a loss."""
+    for _, site in asked_for_determinism(program):
+        return f"the script asks for reproducible results ({site.line_from(program.entry)})"
+    if not is_off(training.argument("full_determinism")):
+        return "the script asks for reproducible results (full_determinism)"
     if training.precision == "other":
         return "the model is made in 16 bits or quantized, whose kernels a compiler may not see through"
     if not is_off(training.argument("gradient_checkpointing")):
         return "activations are computed a second time (gradient_checkpointing), in calls that break the graph"
     return why_not_setting(program, training, SWITCH)
+
+
+def asked_for_determinism(program: TrainingProgram) -> Iterator[tuple[str, Site]]:
+    """Where the script asks for deterministic algorithms; cuDNN's alone are no matter to the compiler."""
+    for setting in program.setting("torch.use_deterministic_algorithms"):
+        if setting.value.state in ("unknown", "computed") or any(setting.value.values):
+            yield setting.name, setting.site
 
 
 def is_heavy(model: Model) -> bool:
@@ -373,6 +384,8 @@ def has_one_size(program: TrainingProgram, model: Model, steps: list[Step]) -> b
 
 def why_not_as_it_is(program: TrainingProgram, model: Model) -> str | None:
     """What makes compiling a model wrong, or brings nothing, whatever calls it."""
+    for _, site in asked_for_determinism(program):
+        return f"the script asks for deterministic algorithms ({site.line_from(program.entry)})"
     cells = sorted(each.rpartition(".")[2] for each in model.layers & (RECURRENT | GATED_CELLS))
     if cells and not (
         any(each.whole for each in model.convolutions) or any(each.startswith(NETWORKS) for each in model.layers)

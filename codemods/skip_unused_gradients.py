@@ -26,7 +26,7 @@ Use instead
 
         bce(discriminator(generator(z)), ones).backward(inputs=[*generator.parameters()])
 
-    What is detached as soon as it is computed (``target(state).detach()``) is computed under ``torch.no_grad()``.
+    What is detached before anything learns from it (``target(state).detach()``) is computed under ``torch.no_grad()``.
 
 When refused
     It is refused where another backward pass goes through the same call and needs those gradients, and where a model
@@ -93,8 +93,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def message(found: ThrownAway) -> str:
     """What is computed in vain."""
     if found.at_once:
-        return f"builds the graph of {code(found.names)}, which is detached at once"
-    if not found.cuts:
+        return f"builds the graph of {code(found.names)}, which is detached before anything learns from it"
+    if not found.names:
         fate = "which are cleared before a step uses them" if found.cleared else "which no optimizer trains"
         return f"computes gradients of the weights of {code(found.models)}, {fate}"
     fate = "whose gradients are cleared before a step uses them" if found.cleared else "which no optimizer trains"
@@ -124,7 +124,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     assert isinstance(found, ThrownAway)
     if found.kept:
         edit.argument(found.backward, "inputs", f"[{', '.join(f'*{each}.parameters()' for each in found.kept)}]")
-    if found.at_once:
-        edit.wrap(found.backward, found.backward, f"with {edit.name('torch.no_grad', found.backward)}():")
+    for site in found.built:
+        first = found.backward if found.at_once else site
+        edit.wrap(first, site, f"with {edit.name('torch.no_grad', first)}():")
     for site in found.cuts:
         edit.insert_after(site, ".detach()")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -22,8 +23,9 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.lost import Unread, parts
 from turbofix.program.model import ThrownAway
-from turbofix.program.names import body_of, dotted, stores
+from turbofix.program.names import body_of, dotted, stores, targets
 from turbofix.program.objects import autocasts_around, outermost, parameter_owners
+from turbofix.program.reaching import readers
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.tensors import tensors_in
@@ -36,6 +38,7 @@ _CUTS = words(
     "detach detach_ item tolist numpy size dim numel argmax argmin shape data dtype device new_zeros new_ones"
 )
 _DATA = frozenset({"batch", "data", "made", "object"})
+_COMPUTING = ("torch.", "F.", "min", "max")
 _DEEPEST = 12
 _FREEZING = regex(r"\.requires_grad\s*=(?!=)|requires_grad_\(\s*(?!True)|set_requires_grad")
 
@@ -90,25 +93,84 @@ class _Loop:
             others = {id(one.call) for key, way in ways.items() if key != id(event) for one in way.passes}
             yield from self._of(event, ways[id(event)], others)
 
-    def cut_at_once(self) -> Iterator[ThrownAway]:
-        """The statements that build the graph of a model's call and keep nothing of it: ``q = net(x).detach()``."""
+    def cut_at_once(self) -> list[ThrownAway]:
+        """The statements that build the graph of a model's call, of which nothing is kept: ``q = net(x).detach()``."""
+        found: list[ThrownAway] = []
         forwards = [each for each in self.facts.events_in(self.record.node) if each.kind == "forward"]
-        for event in outermost(self.analysis, forwards):
-            statement = self.places.statement(event.node, event.module)
-            if no_grad(event) or not isinstance(statement, ast.Assign):
-                continue
-            beside = _beside(statement.value, event.node)
-            if beside is None or any(True for _ in autocasts_around(self.analysis, event)):
-                continue
-            values = [self.facts.evaluate(each, self.facts.frames(event)) for each in beside]
-            held = [one for each in values if each is not None for one in flatten(each, 3)]
-            unseen = [one for each, value in zip(beside, values, strict=True) if value is None for one in walk(each)]
-            graphs = any(isinstance(each, Tensor) and each.roles - _DATA for each in held)
-            if graphs or any(isinstance(each, ast.Call) for each in unseen):
-                continue
+        for event in sorted(outermost(self.analysis, forwards), key=self._statement):
+            unseen = self._beside(event, frozenset())
             name = ast.unparse(event.node.func) if isinstance(event.node, ast.Call) else "the model"
-            site = self.places.site(statement, event.module)
-            yield ThrownAway(site, (name,), (), (), at_once=True, certain=not unseen)
+            if unseen is None or self._is_frozen(name):
+                continue
+            site = self._statement(event)
+            new = ThrownAway(site, (name,), (), (), at_once=True, certain=not unseen, built=(site,))
+            last, end = (found[-1], found[-1].built[0]) if found else (new, site)
+            follows = (end.path, end.column, end.end_line + 1) == (site.path, site.column, site.line)
+            if found and (follows or end == site):  # one block for them all
+                names = tuple(dict.fromkeys((*last.names, name)))
+                found[-1] = replace(last, names=names, certain=last.certain and new.certain, built=(site,))
+            else:
+                found.append(new)
+        return found
+
+    def _built(self, each: _Pass, ended: frozenset[ast.AST]) -> Site | None:
+        """The statement that builds a graph in vain as soon as some expressions are detached."""
+        forwards = [one for one in self.facts.at(each.call) if one.kind == "forward"]
+        own = forwards and each.given is not each.call
+        spared = own and all(self._beside(one, ended) is not None for one in forwards)
+        return self._statement(forwards[0]) if spared else None
+
+    def _statement(self, event: Event) -> Site:
+        return self.places.site(self.places.statement(event.node, event.module) or event.node, event.module)
+
+    def _beside(self, event: Event, ended: frozenset[ast.AST]) -> list[ast.AST] | None:
+        """What of the statement of a model's call nobody knows, where nothing of its graph is kept; None where it is.
+
+        ``ended`` are the expressions that will be detached.
+        """
+        statement = self.places.statement(event.node, event.module)
+        if no_grad(event) or not isinstance(statement, ast.Assign):
+            return None
+        detached = self._is_detached_later(statement, event.module, ended)
+        beside = _beside(statement.value, event.node, detached=detached)
+        if beside is None or any(True for _ in autocasts_around(self.analysis, event)):
+            return None
+        values = [self.facts.evaluate(each, self.facts.frames(event)) for each in beside]
+        held = [one for each in values if each is not None for one in flatten(each, 3)]
+        unseen = [one for each, value in zip(beside, values, strict=True) if value is None for one in walk(each)]
+        graphs = any(isinstance(each, Tensor) and each.roles - _DATA for each in held)
+        return None if graphs or any(isinstance(each, ast.Call) for each in unseen) else unseen
+
+    def _is_detached_later(self, statement: ast.Assign, module: ModuleFile, ended: frozenset[ast.AST]) -> bool:
+        """Whether whatever reads the names that are given a value there detaches it, before anything learns from it."""
+        names = [each for target in statement.targets for each in targets(target)]
+        if statement in ended or not all(isinstance(each, ast.Name) for each in names):
+            return False
+        found = readers(self.places.scope(statement, module))
+        reads = [read for each in names for read in found.get(each, ())]
+        return bool(reads) and all(self._is_cut(read, module, ended | {statement}) for read in reads)
+
+    def _is_cut(self, node: ast.AST, module: ModuleFile, ended: frozenset[ast.AST]) -> bool:
+        """Whether no gradient can come back to an expression: what is computed from it is detached."""
+        if node in ended:
+            return True
+        above = self.places.parent(node, module)
+        if isinstance(above, ast.keyword):
+            above = self.places.parent(above, module)
+        if isinstance(above, ast.Assign):
+            return self._is_detached_later(above, module, ended)
+        if isinstance(above, ast.Attribute):
+            call = self.places.parent(above, module)
+            method = isinstance(call, ast.Call) and call.func is above and not above.attr.endswith(("_", "backward"))
+            return above.attr in _CUTS or (method and call is not None and self._is_cut(call, module, ended))
+        if isinstance(above, ast.Call):
+            computes = (dotted(above.func) or "").removeprefix("torch.nn.functional.").startswith(_COMPUTING)
+            passes = computes or any(each.kind == "forward" for each in self.facts.at(above))
+            return passes and self._is_cut(above, module, ended)
+        if isinstance(above, ast.Subscript) and node is not above.value:
+            return False
+        through = (ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Tuple, ast.List)
+        return isinstance(above, through) and self._is_cut(above, module, ended)
 
     def _of(self, event: Event, way: _Way, others: set[int]) -> Iterator[ThrownAway]:
         updated = self._updated(event)
@@ -142,14 +204,17 @@ class _Loop:
         models = tuple(dict.fromkeys(each.name for each in (*cuts, *lost)))
         kept = self._kept(event, way, updated) if lost else ()
         if cuts:
-            gone = tuple(dict.fromkeys(self.places.site(each.given, event.module) for each in cuts))
+            over = {id(each): self._built(each, frozenset(one.given for one in cuts)) for each in cuts}
+            gone = tuple(self.places.site(each.given, event.module) for each in cuts if over[id(each)] is None)
             why = "another backward pass goes through the same call, and needs them" if same is not None else None
             several = next((each for each in cuts if self._is_several(each)), None)
             if several is not None:
                 why = why or f"`{several.name}` gives several results: detach those that are handed on"
             ended = tuple(dict.fromkeys(each.name for each in cuts))
             certain = not lost and all(self._is_certain(event, each, way, updated) for each in cuts)
-            yield ThrownAway(site, names, gone, ended, tuple(cleared), why, kept=kept, certain=certain)
+            built = tuple(dict.fromkeys(each for each in over.values() if each is not None))
+            gone = tuple(dict.fromkeys(gone))
+            yield ThrownAway(site, names, gone, ended, tuple(cleared), why, kept=kept, certain=certain, built=built)
         elif kept:
             named = {one for each in way.passes for one in each.models & updated}
             rest = {key: each for key, each in self.unread.models.items() if key not in named}
@@ -338,8 +403,9 @@ def _beside(node: ast.AST, call: ast.AST, *, detached: bool = False) -> list[ast
         )
         found = _beside(inner, call, detached=detached)
         return None if found is None else [*found, other]
-    if isinstance(node, ast.Call) and (dotted(node.func) or "").startswith("np.") and len(node.args) == 1:
-        return _beside(node.args[0], call)
+    if isinstance(node, ast.Call) and (dotted(node.func) or "").startswith(("np.", "torch.")) and node.args:
+        found = _beside(node.args[0], call, detached=detached)
+        return None if found is None else [*found, *node.args[1:]]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         found = _beside(node.func.value, call, detached=detached or node.func.attr in ("detach", "numpy"))
         return None if found is None else [*found, *node.args]

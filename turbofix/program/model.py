@@ -722,7 +722,8 @@ class ThrownAway:
     not go on into them, since what they gave is detached already. ``kept``: it has to go through them, and only the
     gradients of their weights are lost; these are the models whose gradients are wanted, as they are called there.
     ``certain``: nothing reads those gradients, as far as the whole text tells. ``at_once``: ``backward`` is a statement
-    that builds the graph of a model's call, and keeps nothing of it.
+    that builds the graph of a model's call, and keeps nothing of it; so do those behind it, down to ``built``. Else
+    ``built`` are the statements that need no graph once the backward pass ends there, and then no cut either.
     """
 
     backward: Site
@@ -735,6 +736,7 @@ class ThrownAway:
     kept: tuple[str, ...] = ()
     certain: bool = False
     at_once: bool = False
+    built: tuple[Site, ...] = ()
 
 
 @dataclass(frozen=True)
