@@ -1427,6 +1427,7 @@ def test_where_data_come_from_is_unknown_where_what_is_iterated_is() -> None:
     text = text.replace("        x = x.to(device)\n", "        x, y = batch.x, batch.y\n")
     found = program("from torchtext.legacy import data\n", text.replace("len(loader)", "len(batches)"))
     assert only_step(found).source == "loader"
+    assert only_step(found).iterations is None, "two data sets are no two samples"
     assert found.loaders[0].subclass == "torchtext.legacy.data.BucketIterator.splits"
 
 

@@ -168,6 +168,8 @@ def batches_of(analysis: Analysis, loader: Made) -> int | None:
 
 def samples_of(analysis: Analysis, loader: Made) -> int | None:
     """How many samples a loader's data hold: all of what it is given, or the part of it that its argument names."""
+    if loader.qualname.endswith(".splits"):  # it is given several data sets, not one of so many items
+        return None
     data = loader.arguments.get("dataset", 0)
     known = samples(analysis, data.value) if data is not None else None
     return known if known is not None else written_samples(analysis, loader)

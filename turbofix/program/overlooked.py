@@ -165,6 +165,14 @@ def windows(written: Written) -> Found:
                 yield made, module
 
 
+def replayed(written: Written) -> Found:
+    """``random.sample(self.memory, size)`` in a step: a batch is put together of items that lie in a list."""
+    for module in written.modules:
+        for call, _, name in named_calls(module.tree):
+            if name == "random.sample" and written.where(call, module) in ("step", "interval"):
+                yield call, module
+
+
 def volatile(written: Written) -> Found:
     """``Variable(x, volatile=True)``."""
     for module in written.modules:
@@ -244,6 +252,7 @@ SHAPES: dict[str, Callable[[Written], Found]] = REPEATED | {
         averaged_one_by_one,
         evaluated_with_graphs,
         volatile,
+        replayed,
         windows,
         old_clipping,
     )
