@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from turbofix.findings import Evidence, Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.model import Argument, Loader, Repeated, Step, Training
@@ -20,7 +19,6 @@ from turbofix.regex import regex
 
 _ENABLED = regex(r"gradient_checkpointing_enable|gradient_checkpointing\s*=\s*True|utils\.checkpoint")
 _SWITCHED = regex(r"gradient_checkpointing_enable|utils\.checkpoint")
-_SCARCE = regex(r"OutOfMemory|out of memory")
 _SMALL = 2
 """A batch of at most so many samples, of which several make up an update, is as small as memory makes it."""
 
@@ -41,7 +39,7 @@ def repeated(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader,
     files = list(analysis.execution.modules.values())
     if not steps or any(_ENABLED.search(_without_comments(each)) for each in files):
         return ()
-    scarce = tuple(_scarce(analysis, files, steps, loaders))
+    scarce = tuple(_scarce(steps, loaders))
     if not scarce:
         return ()
     found: dict[Site, Repeated] = {}
@@ -67,18 +65,8 @@ def _without_comments(module: ModuleFile) -> str:
     return re.sub(r"#.*", "", module.text) if "checkpoint" in module.text else ""
 
 
-def _scarce(
-    analysis: Analysis, files: list[ModuleFile], steps: Iterable[Step], loaders: tuple[Loader, ...]
-) -> Iterator[Evidence]:
-    """What tells that memory limits a program: a handler, or batches that could not be smaller."""
-    for module in files:
-        if _SCARCE.search(module.text) is None:
-            continue
-        for handler in every(ast.ExceptHandler, module.tree):
-            named = dotted(handler.type) or ""
-            asks = any(isinstance(each, ast.Constant) and "out of memory" in str(each.value) for each in walk(handler))
-            if named.endswith("OutOfMemoryError") or asks:
-                yield Evidence("running out of memory is handled", analysis.facts.places.site(handler, module))
+def _scarce(steps: Iterable[Step], loaders: tuple[Loader, ...]) -> Iterator[Evidence]:
+    """What tells that memory limits a program: batches that could not be smaller."""
     for step in steps:
         many = step.accumulation.steps.values if step.accumulation is not None else ()
         for loader in loaders:
