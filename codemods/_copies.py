@@ -51,11 +51,13 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
     for transfer, loaders, once in copies(program):
         is_batch = transfer.what in ("batch", "object") or transfer.likely == "batch"
         goes = goes_to_gpu(program, transfer.to)
-        if not is_batch or goes is None or transfer.again or transfer.dtype_only:
+        new = transfer.non_blocking.state == "absent"
+        own = new and transfer.what == "input" and transfer.pageable  # of a step that makes its batches by itself
+        if not (is_batch or own) or goes is None or transfer.again or transfer.dtype_only:
             continue
-        if transfer.pageable and transfer.cast is None:
-            if loaders and not once and transfer.non_blocking.state == "absent":
-                yield Copying(transfer, loaders, "can be", None, ANEW)
+        if own or (transfer.pageable and transfer.cast is None):
+            if own or (loaders and not once and new):
+                yield Copying(transfer, loaders, "can be", None, OWN if own else ANEW)
             continue
         if is_in_the_way(transfer.non_blocking):
             yield Copying(transfer, loaders, "given")
@@ -63,7 +65,7 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
         unread = (each.first_only or each.role == "unused" or is_idle(each) for each in loaders)
         if loaders and all(idle or pinning(each) == "no" for each, idle in zip(loaders, unread, strict=True)):
             continue
-        if transfer.non_blocking.state != "absent":
+        if not new:
             continue
         if once:
             yield Copying(transfer, loaders, "can be", None, ONCE)
@@ -95,6 +97,7 @@ def eased(program: TrainingProgram) -> dict[Site, Copying]:
     return {copy.transfer.site: copy for copy in given}
 
 
+OWN = "no loader is known to pin what it copies: `x.pin_memory().to(device, non_blocking=True)` does not wait"
 ANEW = (
     "it is made anew of the batch, or cut out of it, and no copy of pinned memory: copy what the loader hands out, "
     "and compute on the GPU"

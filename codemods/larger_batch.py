@@ -51,7 +51,7 @@ from dataclasses import replace
 from turbofix.assumptions import LEARNS_IN_LARGER, ON_GPU, ONE_SIZE, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
+from turbofix.findings import STUB, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.nodes import walk
 from turbofix.program.evidence import of_loader, of_value
 from turbofix.program.model import (
@@ -113,6 +113,11 @@ BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 TOO_FEW = "which fill a GPU only where a sample or the model is large"
 
+NAMED = regex(
+    r"""(?i)\b(?:per_device_|micro_?|mini_?|train_)*batch_?size["']?(?::\s*int)?\s*[=:,](?:[^)\n]*default=)?\s*(\d+)\b"""
+)
+"""What gives the size of a batch by its name: an assignment, an argument, a field, a key, an option's default."""
+
 SETS_RATE = regex(
     r"""\b(OneCycleLR|CyclicLR)\(|param_groups\S*?(:\s*\w+)?\[["']lr["']\]\s*[*/]?=[^=]"""
     r"""|["']params["'][^{}]*,\s*["']lr["']\s*:"""
@@ -161,6 +166,20 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 yield grown(program, loader, steps, (size, small, enough), assumes, told, sums)
         elif by is not None and (len(steps) == 1 or (by is sums and not program.steps)):
             yield from accumulated(program, loader, steps, by, (size, small, enough))
+    told_to = (one_number(each.argument(BATCH)) for each in program.trainings)
+    if program.trained_at is not None and not any((*map(smallest, program.loaders), *told_to)):
+        yield from named(program, program.trained_at)
+
+
+def named(program: TrainingProgram, site: Site) -> Iterator[Refusal]:
+    """What is called the size of a batch, where batches are made by what was not followed."""
+    files = [module for module in program.modules.by_path.values() if module.path.suffix != STUB]
+    said = [(int(found[1]), each, found.start(1)) for each in files for found in NAMED.finditer(each.text)]
+    size, file, start = min((each for each in said if each[0] > 1), key=lambda each: each[0], default=(0, None, 0))
+    if file is not None and size <= NARROW:
+        line = file.text.count("\n", 0, start) + 1
+        message = f"line {line} of {file.path.name} speaks of batches of {size} samples, {TOO_FEW}"
+        yield codemod.refuse(site, message, f"who makes them was not followed; where larger ones fit, {OTHER_RATE}")
 
 
 def by_hand(program: TrainingProgram) -> list[Loader]:

@@ -106,7 +106,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         who = f" of {called(loaders[0])}" if len(loaders) == 1 and loaders[0].name else ""
         these = "this copy" if len(group) == 1 else f"these {len(group)} copies"
-        message = f"the host waits for {these} of a batch{who}"
+        message = f"the host waits for {these} " + ("to the GPU" if transfer.what == "input" else f"of a batch{who}")
         others = (Evidence("copied as well", each.transfer.site) for each in group[1:])
         seen = (*of_copy(program, transfer.site, transfer.to, loaders), *others)
         if copy.value is None:

@@ -53,7 +53,7 @@ from turbofix.records import dataclass
 from ._copies import KEPT, Copying, eased, goes_to_gpu, is_kept, wish_is_elsewhere
 from ._loaders import ONCE, called, copies_itself, is_read_once, is_timed, reason_beside
 from ._precision import cuda_test, on_a_gpu, requote
-from ._trainers import LOADING, is_on, on_gpu, rests_on_gpu, stays_on_cpu
+from ._trainers import LOADING, Switch, is_off, on_gpu, rests_on_gpu, stays_on_cpu
 from ._trainers import called as called_settings
 from ._trainers import why_not as why_not_setting
 
@@ -82,15 +82,10 @@ class Plan:
     closed: bool
 
 
-@dataclass(frozen=True)
-class Allowed:
-    """The settings that forbid it, by an argument of the call or by a value elsewhere."""
-
-    call: Site
-    value: Site | None
-
-
 SETTING = "dataloader_pin_memory"
+UNREAD = "whether it is told to pin could not be read: see that `pin_memory` is true where a GPU is used"
+UNFOLLOWED = "by a copy that was not followed"
+UNSEEN = "what its `collate_fn` returns was not followed: tensors are pinned, and what has a `pin_memory` method"
 
 
 @codemod.find
@@ -106,14 +101,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         state, moved = pinning(loader), moved_by(program, loader, eases)
         if state == "pinned" and (moved is not None or program.device.reaches_cuda):
             yield codemod.in_place(loader.site, f"{called(loader)} pins its memory")
-        if moved is None or state in ("pinned", "maybe") or loader.first_only or loader.unused:
+        given = state == "maybe" and loader.argument("pin_memory").state != "absent"  # `pin_memory=config.pin`
+        if moved is None or state == "pinned" or given or loader.first_only or loader.unused:
             continue
         who, assumes, copy = moved
-        message = f"{called(loader)} hands out pageable memory: copies to the GPU are staged and waited for ({who})"
+        hands = "may hand" if state == "maybe" else "hands"
+        message = f"{called(loader)} {hands} out pageable memory: copies to the GPU are staged and waited for ({who})"
         seen = of_loader(program, loader, "pin_memory")
         if copy is not None:
             seen = (*seen, *of_device(copy.to, copy.site))
-        reason = why_not(program, loader)
+        reason = UNREAD if state == "maybe" else why_not(program, loader) or (UNSEEN if who == UNFOLLOWED else None)
         if reason is not None:
             yield codemod.refuse(loader.site, message, reason, evidence=seen)
         elif state == "can be" and not is_idle(loader):
@@ -154,39 +151,24 @@ def moved_by(
     loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
     moving = any(each.transfers for each in loops if loader.site in each.loaders)
     goes = on_a_gpu(program)
-    if goes is None or loader.copies or moving or loader.role == "evaluation":
+    if goes is None or loader.copies or (moving and loader.batch != "unknown") or loader.role == "evaluation":
         return None
-    return "by what is not seen", (BATCHES_ON_HOST, *goes), None
+    return UNFOLLOWED if moving else "by what is not seen", (BATCHES_ON_HOST, *goes), None
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Trainers of transformers that are told not to pin, which they do by themselves.
-
-    Said where workers load: a thread pins what they hand over; without them the training process itself would.
-    """
+    """Trainers of transformers that are told not to pin, which they do by themselves."""
     for training in program.trainings:
         given, workers = training.argument(SETTING), training.argument("dataloader_num_workers")
-        off = given.state in ("value", "option") and given.values == (False,)
-        if not off or stays_on_cpu(training) or training.parsed:
-            continue
-        if not (workers.state == "computed" or is_on(workers)):
-            continue
-        place = given.edit_at or training.site
-        who = called_settings(training)
-        message = f"{who} keeps its loaders from pinning: copies to the GPU go through a buffer of the driver"
-        seen = (of_value(SETTING, given, training.site), of_value("dataloader_num_workers", workers, training.site))
-        reason = why_not_setting(program, training, SETTING)
-        if reason is None and given.state == "option":
-            reason = f"the script has a switch for it: pass {given.option}"
-        reason = reason or reason_beside(given)
-        if reason is None and training.overrides & LOADING:
-            reason = "the script's own trainer builds its loaders itself"
-        if reason is not None:
-            yield codemod.refuse(place, message, reason, evidence=seen)
-        else:
-            here = given.edit_at is None or given.edit_at == given.site
-            plan = Allowed(training.site, None if here else given.edit_at)
-            yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=rests_on_gpu(training))
+        if given.values != (False,) or stays_on_cpu(training) or training.parsed or is_off(workers):
+            continue  # without workers the training process itself would pin
+        message = f"{called_settings(training)} keeps its loaders from pinning: copies to the GPU go through a buffer"
+        switch = f"the script has a switch for it: pass {given.option}" if given.state == "option" else None
+        own = "the script's own trainer builds its loaders itself" if training.overrides & LOADING else None
+        reason = why_not_setting(program, training, SETTING) or switch or reason_beside(given) or own
+        plan, seen = Switch(SETTING, "True", given.edit_at), (of_value(SETTING, given, training.site),)
+        place, rests = given.edit_at or training.site, rests_on_gpu(training)
+        yield codemod.offer(place, message, reason, plan=plan, evidence=seen, assumes=rests)
 
 
 def why_not(program: TrainingProgram, loader: Loader) -> str | None:
@@ -213,12 +195,6 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Add ``pin_memory``, or change the value that stands there."""
     plan = finding.plan
-    if isinstance(plan, Allowed):
-        if plan.value is None:
-            edit.drop_argument(plan.call, SETTING)
-        else:
-            edit.replace(plan.value, "True")
-        return
     assert isinstance(plan, Plan)
     if edit.in_data(plan.value or plan.call):
         value = "True"

@@ -97,13 +97,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.offer(
             loader.site, message, why, plan=preload, risk=risk, evidence=seen, assumes=assumes, worth=worth
         )
-    told = {
-        *kept,
-        *(each.loader for each in program.preloads),
-        *(site for s in program.same_items if s.why_not is None for site in s.loaders),
-    }
+    told = kept | {each.loader for each in program.preloads if not each.heavy}
     for loader in program.loaders:
-        if loader.role in ("training", "both") and loader.site not in told and not HEAVY & {*loader.dataset.work}:
+        if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its batches anew"
             why = untaken(loader) if trains_again(program) else ONE_PASS
             yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
@@ -117,6 +113,8 @@ def untaken(loader: Loader) -> str:
         return (
             "its samples are drawn at random each time: keep what they are made of as one tensor, and draw for a batch"
         )
+    if HEAVY & {*loader.dataset.work}:
+        return "its items come from files one by one: where the GPU has room for all, keep them there as one tensor"
     return "its data are not known to lie in memory: where they do, keep them as one tensor, and index that"
 
 

@@ -175,13 +175,7 @@ Trainer(AutoModel.from_pretrained("bert-base-uncased"), arguments, train_dataset
 OVERLOOKED = """
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
-
-
-class Average(AveragedModel):
-    def __init__(self, model):
-        super().__init__(model, "cuda", lambda kept, new, count: 0.9 * kept + 0.1 * new)  # foreach-ema
 
 
 class Agent:

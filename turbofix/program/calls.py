@@ -629,8 +629,13 @@ def construct(interp: Interpreter, cls: Class, arguments: Arguments, node: ast.A
 
 
 def make_base(interp: Interpreter, instance: Instance, arguments: Arguments, node: ast.AST) -> None:
-    """What the constructor of the external base makes: a subclass of DataLoader is a loader with these arguments."""
+    """What the constructor of the external base makes: a loader for DataLoader's, layers for Sequential's."""
     for qualname in instance.cls.externals():
+        if qualname in externals.LAYERED:
+            inner = externals.layers(interp, qualname, arguments, node)
+            instance.attributes[LAYERS] = interp.make(qualname, "module", arguments, node, inner, log=False)
+        if is_module(instance):
+            continue
         kind = libraries.kind_of(qualname)
         if qualname in config_files.COMMAND_LINES:
             instance.base = config_files.command_line(interp, qualname, arguments, node)
@@ -711,6 +716,9 @@ def _log_move_of_objects(interp: Interpreter, callee: Union, arguments: Argument
                 interp.event("transfer", node, name, member.receiver, arguments)
 
 
+LAYERS = "<layers>"
+"""Where an object keeps what it gave the constructor of ``Sequential``."""
+
 # --- models and loaders -----------------------------------------------------------------------------------------------
 
 
@@ -743,6 +751,8 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
                 interp.control = up
                 returned = join(returned, given)
                 place = surest(place, base.device)
+            elif type(layers := base.attributes.get(LAYERS)) is Made:
+                _forward_layers(interp, layers, arguments, node)
         elif base.kind == "module" and base.inner is not None:
             _forward_layers(interp, base, arguments, node)
     if returned is None:

@@ -61,6 +61,10 @@ if TYPE_CHECKING:
 Handler = Callable[["Interpreter", str, Arguments, ast.AST], Value]
 
 
+LAYERED = ("torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
+"""What is given its layers when it is built."""
+
+
 def call_external(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """What calling a library's function or class gives."""
     if qualname.startswith("builtins."):
@@ -145,8 +149,8 @@ def _make(interp: Interpreter, qualname: str, kind: str, arguments: Arguments, n
         made = interp.make(qualname, kind, arguments, node)
         return Sequence(None, interp.control, interp.origin(node), "tuple", made)
     inner: Value | None = None
-    if qualname in ("torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict"):
-        inner = _layers(interp, qualname, arguments, node)
+    if qualname in LAYERED:
+        inner = layers(interp, qualname, arguments, node)
     elif kind == "module" and arguments.positions:
         # TransformerEncoder(layer, ...): modules given to a module are part of it
         parts = [passed.value for passed in arguments.positions if _is_layer(passed.value)]
@@ -171,7 +175,7 @@ def _is_layer(value: Value) -> bool:
     )
 
 
-def _layers(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+def layers(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     if qualname == "torch.nn.Sequential" and not arguments.star:
         passed = [each.value for each in arguments.positions]
         if len(passed) == 1 and isinstance(passed[0], Mapping):

@@ -350,15 +350,18 @@ def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:
 def _by_its_own_name(interp: Interpreter, node: ast.ImportFrom, here: ModuleFile) -> ModuleFile | None:
     """The module behind ``from package.model import Net`` where the package's folder is called otherwise here.
 
-    Or behind ``from model import Net`` where one folder of the project has it, which is put on the path from outside.
-
-    The first is so where the project is installed under that name: the module has all that is imported of it then.
+    So it is where the project is installed under that name. Or behind ``from model import Net`` where one folder has it
+    that is put on the path from outside, or other capitals. The module has all that is imported of it then.
     """
     package, _, inner = (node.module or "").partition(".")
     if node.level or not package or _is_a_library(interp, package):
         return None
-    same = [path for path in interp.beside() if path.stem == package and path != here.path] if not inner else []
-    module = find(interp, inner, here) if inner else load(interp, same[0], package) if len(same) == 1 else None
+    module = find(interp, inner, here) if inner else None
+    if module is None:
+        sought = f"/{(node.module or '').replace('.', '/')}".casefold()
+        files = ((each.with_suffix("").as_posix().casefold(), each) for each in interp.beside() if each != here.path)
+        same = [each for name, each in files if name.endswith(sought)]
+        module = load(interp, same[0], package) if len(same) == 1 else None
     names = [alias.name for alias in node.names]
     return module if module is not None and all(member(interp, module, each) is not None for each in names) else None
 

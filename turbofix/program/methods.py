@@ -306,7 +306,7 @@ def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments
     if name.startswith("super."):
         name = name[6:]
         if name == "__init__":
-            if instance.base is None and not calls.is_module(instance):
+            if instance.base is None:
                 calls.make_base(interp, instance, arguments, node)
             return NONE
     if name == "__setattr__" and len(arguments.positions) > 1:

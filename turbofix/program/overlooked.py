@@ -7,6 +7,7 @@ nothing else of that function (``Codemod.examine``).
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,7 @@ _SHOWN = words("print log log_metric log_metrics line bar image images scatter h
 _SHOWS = _PICTURES | SHOWING_METHODS | _SHOWN | {"log_dict"}
 _SENT = words("wandb.log mlflow.log_metric mlflow.log_metrics")
 _QUIET = words("torch.no_grad torch.inference_mode torch.set_grad_enabled torch.autograd.no_grad")
+_LEARNING = {"grad", "requires_grad_", "train"}
 _QUIETING = {each.rpartition(".")[2] for each in _QUIET}
 
 
@@ -70,8 +72,7 @@ def one_by_one(written: Written) -> Found:
     """A loop over parameters in a training step that computes with each."""
     for module in written.modules:
         for loop in every(ast.For, module.tree):
-            over = {last(each) for each in walk(loop.iter) if isinstance(each, ast.Call)}
-            if not over & {"parameters", "named_parameters", "state_dict"}:
+            if not re.search(r"(parameters|state_dict)\(|\[.params.\]$", ast.unparse(loop.iter)):
                 continue
             said = [each for statement in loop.body for each in walk_here(statement)]
             computes = any(
@@ -87,19 +88,8 @@ def averaged_one_by_one(written: Written) -> Found:
     """``AveragedModel`` with a function for one weight."""
     for module in written.modules:
         for call, name, _ in named_calls(module.tree):
-            if name == "torch.optim.swa_utils.AveragedModel":
-                given = {word.arg for word in call.keywords}
-                if "avg_fn" in given and "multi_avg_fn" not in given:
-                    yield call, module
-        for cls in every(ast.ClassDef, module.tree):
-            if any(meaning(each, module.tree) == "torch.optim.swa_utils.AveragedModel" for each in cls.bases):
-                yield from ((each, module) for each in walk(cls) if isinstance(each, ast.Call) and _is_super(each))
-
-
-def _is_super(call: ast.Call) -> bool:
-    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-    passes = len(call.args) > 2 or any(word.arg == "avg_fn" for word in call.keywords)
-    return passes and isinstance(owner, ast.Call) and last(owner) == "super"
+            if name.endswith("swa_utils.AveragedModel") and any(word.arg == "avg_fn" for word in call.keywords):
+                yield call, module
 
 
 def evaluated_with_graphs(written: Written) -> Found:
@@ -112,15 +102,10 @@ def evaluated_with_graphs(written: Written) -> Found:
             calls = [each for each in walk(function) if isinstance(each, ast.Call)]
             names = {last(each) for each in calls}
             evals = [each for each in calls if last(each) == "eval" and isinstance(each.func, ast.Attribute)]
-            if (
-                not evals
-                or names & (written.trains | {"grad", "requires_grad_", "train"})
-                or _is_quiet(function, module)
-            ):
+            callers = written.callers(function.name)
+            if not (evals and callers and names & {"item", "argmax", "max"}) or names & (written.trains | _LEARNING):
                 continue
-            if any(_is_quiet(each, where) for each, where in written.callers(function.name)):
-                continue
-            if not written.callers(function.name) or not any(words_ in names for words_ in ("item", "argmax", "max")):
+            if any(_is_quiet(each, where) for each, where in ((function, module), *callers)):
                 continue
             model = dotted(evals[0].func.value) if isinstance(evals[0].func, ast.Attribute) else None
             for loop in every(ast.For, module.tree):
@@ -132,11 +117,10 @@ def evaluated_with_graphs(written: Written) -> Found:
 
 def _above(node: ast.AST, module: ModuleFile) -> Iterator[ast.AST]:
     """A node, and all that hold it."""
-    parents = parents_in(module.tree)
     above: ast.AST | None = node
     while above is not None:
         yield above
-        above = parents.get(above)
+        above = parents_in(module.tree).get(above)
 
 
 def _is_quiet(node: ast.AST, module: ModuleFile) -> bool:

@@ -69,6 +69,7 @@ _WITHOUT = frozenset(
 FAMILIES = (
     *("densenet", "efficientnet", "googlenet", "inception", "mnasnet", "mobilenet", "regnet", "resnet", "resnext"),
     *("segmentation.deeplabv3", "segmentation.fcn", "segmentation.lraspp", "shufflenet", "squeezenet", "wide_resnet"),
+    *("ecaresnet", "hrnet", "resnest", "rexnet", "seresnet", "seresnext", "xception"),
 )
 """Names of convolutional networks that end in one thin linear layer, as torchvision and timm have them."""
 
@@ -344,7 +345,8 @@ def names_of(part: Made) -> list[str]:
         return [] if package or not name else [name.lower()]
     passed = part.arguments.get("model_name" if part.qualname.startswith("timm") else "name", 0)
     named = list(constants(passed.value)) if passed is not None else []
-    return [str(each).lower() for each in named] if all(isinstance(each, str) and each for each in named) else []
+    known = all(isinstance(each, str) and each for each in named)
+    return [re.sub("^(hf[-_]hub:)?(timm/)?(tf_|gluon_)?", "", str(each).lower()) for each in named] if known else []
 
 
 def _encoders(part: Made) -> list[str]:
