@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
 from turbofix.regex import regex
 
@@ -125,40 +127,42 @@ SCALAR_LOSSES = frozenset(
 )
 """Modules whose result has no dimension unless ``reduction`` says otherwise."""
 
-_DROPPED = {
-    "torchtext.legacy": ("torchtext 0.12 (torch 1.11)", (1, 11)),
-    **{
-        f"torchtext.data.{name}": ("torchtext 0.9 (torch 1.8)", (1, 8))
-        for name in words(
-            """
-            BPTTIterator Batch BucketIterator Example Field Iterator LabelField NestedField Pipeline RawField
-            ReversibleField SubwordField TabularDataset
-            """
-        )
-    },
-    "torch.legacy": ("torch 1.0", (1, 0)),
-    "torch.utils.ffi": ("torch 1.0", (1, 0)),
-    "torch.utils.serialization": ("torch 1.0", (1, 0)),
-    "torch._six": ("torch 2.0", (2, 0)),
-    "torch._utils._accumulate": ("torch 2.3", (2, 3)),
-    **{
-        f"pytorch_lightning.{name}": ("Lightning 2.0", (2, 4))
-        for name in words("metrics core.lightning utilities.distributed loggers.base plugins.DDPPlugin")
-    },
-}
-"""What libraries have dropped, with the version, and the torch, that is the first without it."""
+
+class Gone(NamedTuple):
+    """What a library has taken away: a name, what it is today, the version that is the first without it, and advice.
+
+    ``torch``: the oldest one beside which that version is surely installed.
+    """
+
+    name: str
+    instead: str
+    since: str
+    torch: str
+    note: str
+
+
+@cache
+def _gone() -> dict[str, Gone]:
+    """The rows of ``gone.tsv``."""
+    lines = Path(__file__).with_name("gone.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [Gone(*line.split("\t")) for line in lines if not line.startswith("#")]
+    return {row.name: row for row in rows}
+
+
+@cache
+def _thinned() -> frozenset[str]:
+    """The packages that have taken something away."""
+    return frozenset(name.partition(".")[0] for name in _gone())
 
 
 @lru_cache(maxsize=8192)
-def dropped(qualname: str) -> tuple[str, str, tuple[int, int]] | None:
-    """What of a qualified name is gone, and the version, and the torch, that is the first without it."""
-    if qualname.startswith(("torch", "pytorch_lightning")):
-        parts = qualname.split(".")
-        for count in range(2, len(parts) + 1):
-            name = ".".join(parts[:count])
-            if name in _DROPPED:
-                return name, *_DROPPED[name]
-    return None
+def dropped(qualname: str) -> Gone | None:
+    """What of a qualified name is gone."""
+    parts = qualname.split(".")
+    if parts[0] not in _thinned():
+        return None
+    heads = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
+    return next((_gone()[head] for head in heads if head in _gone()), None)
 
 
 REDUCTIONS = words("sum mean prod")

@@ -1695,15 +1695,17 @@ class Removed:
 
     ``how``: ``item`` reads the number ``part``; ``after`` puts a text behind ``part``; ``argument`` puts the second
     text in the place of an argument, or leaves it out of the call that ``part`` is; ``given`` adds an argument;
-    ``text`` and ``lines`` stand in its place.
+    ``text`` stands in its place. ``name`` is an import that becomes the first text, or the name itself, which becomes
+    the second; ``calls`` are those of an AdamW that torch's own takes over.
     """
 
     site: Site
     message: str
-    how: Literal["item", "after", "argument", "given", "text", "lines"]
+    how: Literal["item", "after", "argument", "given", "text", "name"]
     part: Site | None = None
     texts: tuple[str, ...] = ()
     why_not: str | None = None  # what speaks against the new form, or that there is none
+    calls: tuple[Site, ...] = ()
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from turbofix.findings import Site
 from turbofix.nodes import ASYNC, walk
@@ -31,19 +31,8 @@ from turbofix.program.values import Host, Instance, Made, ModuleValue, Opaque, T
 _ALIASES = words("int float complex object str")
 """What ``np.int`` and its like were other names of, until numpy 1.24 (``np.bool`` is back since numpy 2.0)."""
 
-_IMPORTED = {
-    "torch._six.inf": "from math import inf",
-    "torch._six.container_abcs": "from collections import abc as container_abcs",
-    "torch._six.string_classes": "string_classes = (str, bytes)",
-    "torch._six.int_classes": "int_classes = int",
-    "torch._six.queue": "import queue",
-    "pytorch_lightning.core.lightning.LightningModule": "from pytorch_lightning import LightningModule",
-    "pytorch_lightning.utilities.distributed.rank_zero_only": "from pytorch_lightning.utilities import rank_zero_only",
-    "torch._utils._accumulate": "from itertools import accumulate as _accumulate",
-}
-"""What an import of a name that is gone becomes; one that becomes an assignment may stand for the name, too."""
-
 _PACKING = words("torch.nn.utils.rnn.pack_padded_sequence torch.nn.utils.rnn.pack_sequence")
+TORCHS_OWN = "torch.optim.AdamW"
 _OF_MODELS = words("eval train parameters named_parameters modules children state_dict forward")
 _READING = words("data cpu numpy detach")
 _CATCHING = words("KeyboardInterrupt SystemExit StopIteration OSError FileNotFoundError GeneratorExit")
@@ -147,14 +136,16 @@ def _number(analysis: Analysis, module: ModuleFile, item: ast.Subscript) -> ast.
         if (method is held) is not (method.attr == "data"):
             break
         held = method.value
-    seen = [each for each in analysis.facts.at(item) if each.kind == "index"]
-    if seen:
-        found = [member for each in seen for member in members(each.receiver)]
-        read_here = held is not item.value  # what numpy makes of a number, as `np.where(...)`, may have dimensions
-        return held if all(_is_a_number(each) and (read_here or isinstance(each, Tensor)) for each in found) else None
-    is_old = held is not item.value and isinstance(held, ast.Name)
-    scope = analysis.facts.places.scope(item, module)
-    return held if is_old and dotted(held) in _gone_back_from(scope) else None
+    if held is not item.value and isinstance(held, ast.Name):
+        scope = analysis.facts.places.scope(item, module)
+        if held.id in _gone_back_from(scope) or any(
+            each in _losses(module.tree) for each in _calls_into(scope, held.id)
+        ):
+            return held
+    found = [each for event in analysis.facts.at(item) if event.kind == "index" for each in members(event.receiver)]
+    read_here = held is not item.value  # what numpy makes of a number, as `np.where(...)`, may have dimensions
+    known = all(_is_a_number(each) and (read_here or isinstance(each, Tensor)) for each in found)
+    return held if found and known else None
 
 
 def _is_a_number(value: object) -> bool:
@@ -169,6 +160,19 @@ def _gone_back_from(scope: ast.AST) -> frozenset[str]:
     calls = [each for each in walk(scope) if isinstance(each, ast.Call) and not each.args]
     named = [each.func for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "backward"]
     return frozenset(name for each in named if (name := dotted(each.value)) is not None)
+
+
+@once_per_node
+def _losses(tree: ast.Module) -> frozenset[tuple[str, str]]:
+    """The names of losses that a file calls ``backward()`` on, with the functions that give them."""
+    return frozenset(each for name in _gone_back_from(tree) for each in _calls_into(tree, name))
+
+
+def _calls_into(scope: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+    """A name, with each function whose result a scope sets it to."""
+    for each in walk(scope):
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) and dotted(each.targets[0]) == name:
+            yield name, ast.unparse(each.value.func)
 
 
 # --- views, calls, imports ------------------------------------------------------------------------------------
@@ -272,10 +276,15 @@ def _row(event: Event, given: ast.keyword, target: Target) -> Row | None:
     """
     for row in rows().get(given.arg, ()):
         if fnmatchcase(event.name, row.call) and fnmatchcase(ast.unparse(given.value), row.value):
-            oldest, (major, minor) = target.oldest(row.package.lower()), row.since.split(".")
-            is_gone = target.torch >= (2, 4) if oldest is None else oldest >= (int(major), int(minor))
-            return row if is_gone else None
+            return row if _is_gone(target, row.package, row.since) else None
     return None
+
+
+def _is_gone(target: Target, package: str, since: str, torch: str = "2.4") -> bool:
+    """Whether no version that is to be served has it any more; ``torch`` tells it where the project says no version."""
+    oldest = target.oldest(package.lower())
+    least = torch if oldest is None else since
+    return (oldest or target.torch) >= tuple(map(int, least.split(".")))
 
 
 def _renamed(places: Places, call: Event, old: ast.keyword, row: Row) -> Removed:
@@ -295,23 +304,39 @@ def _renamed(places: Places, call: Event, old: ast.keyword, row: Row) -> Removed
 
 
 def _imports(analysis: Analysis, module: ModuleFile, target: Target) -> Iterator[tuple[ast.AST, Removed]]:
-    """Names that libraries have dropped; of those in ``torch._six`` it is known where they are now."""
-    places = analysis.facts.places
+    """Names that libraries have taken away, where they are imported or read off a module that is still there."""
+    site = partial(analysis.facts.places.site, module=module)
     for event in analysis.facts.of("import"):
         gone = None if any(isinstance(each, ModuleValue) for each in members(event.result)) else dropped(event.name)
-        if event.module is not module or gone is None or target.torch < gone[2]:
-            continue
-        name, since, _ = gone
         node = event.node
-        if name == "torch._six" and not (dotted(node) or name).startswith(name):
+        if event.module is not module or gone is None or not _is_gone(target, *gone.since.split(), gone.torch):
+            continue
+        why = f"there is no `{gone.name}` from {gone.since} on"
+        aliases = node.names if isinstance(node, ast.ImportFrom) else ()
+        alias = next((each for each in aliases if f"{getattr(node, 'module', '')}.{each.name}" == gone.name), None)
+        if alias is None and event.name != gone.name and gone.instead:
             continue  # the import that brings it is mended
-        lines: tuple[str, ...] = ()
-        how: Literal["lines", "text"] = "lines"
-        if isinstance(node, ast.ImportFrom) and not any(each.asname for each in node.names):
-            new = [_IMPORTED.get(f"{node.module}.{each.name}") for each in node.names]
-            lines = tuple(each for each in new if each is not None) if None not in new else ()
-        elif " = " in (new_name := _IMPORTED.get(dotted(node) or "", "")):
-            how, lines = "text", (new_name.partition(" = ")[2],)
-        why_not = None if lines else "what does its work today works in another way"
-        why = f"there is no `{name}` from {since} on"
-        yield node, Removed(places.site(node, module), why, how, None, lines, why_not)
+        bound = alias.asname or alias.name if alias is not None else ""
+        names = [each for each in every(ast.Name, module.tree) if each.id == bound] if alias is not None else [node]
+        parent, _, last = gone.instead.rpartition(".")
+        new = f"from {parent} import {last}" if parent else f"import {last}"
+        new = bound + f" {gone.instead}" if gone.instead[:2] == "= " else new + f" as {bound}" * (bound != last)
+        calls: tuple[Site, ...] = ()
+        why_not = None if gone.instead else gone.note or "what does its work today works in another way"
+        if alias is not None and not names and module.path.name != "__init__.py":
+            why, new, why_not = f"{why}, and nothing here uses it", "", None
+        elif gone.instead == TORCHS_OWN:
+            around = [analysis.facts.places.parent(each, module) for each in names]
+            made = [each for each, name in zip(around, names, strict=True) if getattr(each, "func", None) is name]
+            calls, why_not = tuple(map(site, made)), _why_not_torchs(made, len(names))
+        yield node, Removed(site(alias or node), why, "name", None, (new, gone.instead), why_not, calls)
+
+
+def _why_not_torchs(calls: list[ast.Call], uses: int) -> str | None:
+    """What keeps the AdamW that transformers had from being torch's, whose defaults are others."""
+    if len(calls) != uses or any(each.arg is None for call in calls for each in call.keywords):
+        return "what it is given is not all written where it is called: torch's has `weight_decay=1e-2` and `eps=1e-8`"
+    given = [[*call.args[5:], *filter(None, [_keyword(call, "correct_bias")])] for call in calls]
+    if any(getattr(each, "value", None) is not True for told in given for each in told):
+        return "torch's AdamW corrects the bias of its averages in any case"
+    return None
