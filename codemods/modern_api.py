@@ -18,16 +18,16 @@ Use instead
         ...
         total += loss.item()
 
-    In the same way: ``from torch._six import inf``, transformers' own ``AdamW`` (torch's, with the defaults that it had),
-    ``Image.ANTIALIAS``, imports of what is gone and not used, ``Accelerator(fp16=True)``, ``verbose=`` of a learning rate schedule, ``np.int`` and its like,
-    ``save_image(range=...)``, two names for a packed sequence's four fields (``[:2]``), ``correct[:5].view(-1)`` where
+    In the same way: ``from torch._six import inf``, transformers' own ``AdamW`` (torch's, with its defaults),
+    ``Image.ANTIALIAS``, imports of what is gone and not used, ``Accelerator(fp16=True)``, ``verbose=`` of a learning
+    rate schedule, ``np.int`` and its like, ``save_image(range=...)``, two names for a packed sequence's four fields (``[:2]``), ``correct[:5].view(-1)`` where
     it is transposed (``reshape``), a whole object read by ``torch.load`` (``weights_only=False``: load only files of
     your own), and arguments that Lightning's trainer (``gpus=1``) or transformers' settings (``evaluation_strategy=``,
     ``warmup_ratio=``) take no more.
 
 When refused
-    Where what is gone has no one successor (``torchtext.legacy``, ``load_metric``). Nothing is said where the program itself has
-    an answer: in an ``except``, in a ``try`` that catches the error, under a test of the version, or where the
+    Where what is gone has no one successor (``torchtext.legacy``, ``load_metric``). Nothing is said where the program
+    itself has an answer: in an ``except``, in a ``try`` that catches the error, under a test of the version, or where the
     requirements ask for an older version. What is old and works (``Variable(x)``, ``volatile=True``) is left alone.
 
 Risk

@@ -1074,8 +1074,8 @@ class Padding:
     says so, ``in_eights``: the fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but
     the program. ``readers`` (loaders, or trainers of transformers, each with the collate function that it is given)
     could cut off what is padding in all texts of a batch, by a function in front of ``helper`` and the item's
-    ``mask``, or by what the parts of items at ``keys`` share at their ends; ``targets``: the labels are texts of
-    another length. ``why_not`` speaks against it.
+    ``mask``, or by what the parts of items at ``keys`` share at their ends (``squares``: some may be masks of two such
+    lengths); ``targets``: the labels are texts of another length. ``why_not`` speaks against it.
     """
 
     site: Site
@@ -1090,6 +1090,7 @@ class Padding:
     helper: Site | None = None
     mask: str | None = None
     keys: tuple[str | int, ...] = ()
+    squares: bool = False
     why_not: str | None = None
 
 
