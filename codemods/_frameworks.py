@@ -1,7 +1,4 @@
-"""What Accelerate and Fabric leave to the script, and what whoever starts it may choose: its precision and device.
-
-Also transformers' own AdamW, which it took away.
-"""
+"""What Accelerate and Fabric leave to the script and whoever starts it, and the AdamW that transformers had."""
 
 from __future__ import annotations
 

@@ -60,11 +60,6 @@ codemod = Codemod(
     assumes=(PADDING_UNREAD,),
 )
 
-BY_HAND = (
-    "leave the padding to the loader, as in `collate_fn=DataCollatorWithPadding(tokenizer)`, "
-    "where the model and its loss leave padding out"
-)
-
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -80,9 +75,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             message = "every sample is padded to a fixed length, however short all samples of its batch are"
         seen = (Evidence("padded here", padding.site),)
         if padding.why_not is not None:
-            one_by_one = padding.of == "item" and padding.why_not.startswith("it pads")
-            reason = f"{padding.why_not}: {BY_HAND}" if one_by_one else padding.why_not
-            yield codemod.refuse(padding.site, message, reason, evidence=seen)
+            yield codemod.refuse(padding.site, message, padding.why_not, evidence=seen)
         else:
             rests = (PADDING_UNREAD,)
             yield codemod.finding(padding.site, message, plan=padding, evidence=seen, assumes=rests)

@@ -129,10 +129,7 @@ SCALAR_LOSSES = frozenset(
 
 
 class Gone(NamedTuple):
-    """What a library has taken away: a name, what it is today, the version that is the first without it, and advice.
-
-    ``torch``: the oldest one beside which that version is surely installed.
-    """
+    """A row of ``gone.tsv``, which says what its columns are."""
 
     name: str
     instead: str
@@ -141,26 +138,21 @@ class Gone(NamedTuple):
     note: str
 
 
+def rows_of(name: str) -> list[list[str]]:
+    """The rows of a table beside this file, by columns."""
+    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
+    return [line.split("\t") for line in lines if not line.startswith("#")]
+
+
 @cache
 def _gone() -> dict[str, Gone]:
-    """The rows of ``gone.tsv``."""
-    lines = Path(__file__).with_name("gone.tsv").read_text(encoding="utf-8").splitlines()
-    rows = [Gone(*line.split("\t")) for line in lines if not line.startswith("#")]
-    return {row.name: row for row in rows}
-
-
-@cache
-def _thinned() -> frozenset[str]:
-    """The packages that have taken something away."""
-    return frozenset(name.partition(".")[0] for name in _gone())
+    return {row[0]: Gone(*row) for row in rows_of("gone.tsv")}
 
 
 @lru_cache(maxsize=8192)
 def dropped(qualname: str) -> Gone | None:
     """What of a qualified name is gone."""
     parts = qualname.split(".")
-    if parts[0] not in _thinned():
-        return None
     heads = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
     return next((_gone()[head] for head in heads if head in _gone()), None)
 

@@ -1694,15 +1694,15 @@ class Script:
 class Removed:
     """Something that torch or a companion has taken away (``site``), and how it is said today.
 
-    ``how``: ``item`` reads the number ``part``; ``after`` puts a text behind ``part``; ``argument`` puts the second
+    ``how``: ``after`` puts a text behind ``part``; ``argument`` puts the second
     text in the place of an argument, or leaves it out of the call that ``part`` is; ``given`` adds an argument;
-    ``text`` stands in its place. ``name`` is an import that becomes the first text, or the name itself, which becomes
+    ``name`` is an import that becomes the first text, or the name itself, which becomes
     the second; ``calls`` are those of an AdamW that torch's own takes over.
     """
 
     site: Site
     message: str
-    how: Literal["item", "after", "argument", "given", "text", "name"]
+    how: Literal["after", "argument", "given", "name"]
     part: Site | None = None
     texts: tuple[str, ...] = ()
     why_not: str | None = None  # what speaks against the new form, or that there is none

@@ -94,18 +94,14 @@ def _lengthens(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and "max_length" in _said(node)
 
 
-_SHORT = 32
-"""Texts that are cut to so many tokens are about as long as that."""
-
 _COMPILED = "the model is compiled, which would happen anew for each length"
-_ONE_BY_ONE = "it pads each text by itself"
+_ONE_BY_ONE = (
+    "which parts of an item it lengthens was not followed: where the model and its loss leave padding out, pad in the "
+    "`collate_fn` of the loader, to the longest of the batch (`DataCollatorWithPadding(tokenizer)`, `pad_sequence`)"
+)
 _TO_THE_LONGEST = frozenset(("torch.nn.utils.rnn.pad_sequence", "torch.nn.utils.rnn.pack_sequence"))
 _PADDED = "torch.nn.functional.pad"
 _FILLED = frozenset(words("zeros ones full empty"))
-_BY_HAND = (
-    "it is written out, and which parts of an item it lengthens was not followed: where the model and its loss leave "
-    "padding out, pad in the `collate_fn` of the loader, to the longest of the batch (`pad_sequence`)"
-)
 _IN_FRONT = "it pads at the front, and batches are cut off at their end"
 _COUNTED = "nothing in the program tells padding from words, so that the model and its loss count it: mask it first"
 _TOLD_APART = regex(r"attention_mask|pad(?:ding)?_mask|masked_fill|pack_padded_sequence|ignore_index|-100\b")
@@ -132,7 +128,7 @@ def _written_out(analysis: Analysis, frames: tuple[Frame, ...]) -> Iterator[ast.
 
 
 def _filled(scope: ast.AST) -> list[ast.expr]:
-    """What a function makes at a fixed length and fills from its start: ``x = zeros(most)``, ``x[: len(ids)] = ids``."""
+    """What a function makes at a fixed length and fills from its start: ``x = zeros(n)``, ``x[: len(ids)] = ids``."""
     sets = [each for each in walk(scope) if isinstance(each, ast.Assign)]
     begun = {
         dotted(to.value)
@@ -227,9 +223,7 @@ class _Search:
             nodes = [each for each in _written_out(self.analysis, frames) if made or isinstance(each, ast.BinOp)]
             if nodes:  # (lists are filled up beforehand as well)
                 first = min(nodes, key=lambda each: (each.lineno, each.col_offset))
-                found = self._of_items(first, module, self._classes_around(first, module), by_hand=True)
-                unknown = found.why_not == _ONE_BY_ONE
-                yield replace(found, why_not=_BY_HAND) if unknown else found
+                yield self._of_items(first, module, self._classes_around(first, module), by_hand=True)
 
     # --- with one
 
@@ -239,7 +233,11 @@ class _Search:
             if not any(each.arg in ("padding", "pad_to_max_length") for each in call.keywords):
                 continue
             events = [each for each in self.facts.at(call) if each.kind == "call"]
-            known = [each for each in events if any(map(_is_tokenizer, members(each.receiver)))]
+            known = [
+                each
+                for each in events
+                if any(getattr(one, "kind", "") == "tokenizer" for one in members(each.receiver))
+            ]
             found = self._of_call(call, module, events, known[0] if known else None)
             if found is not None:
                 yield found
@@ -264,16 +262,17 @@ class _Search:
         if said == {"max_length"}:
             if not (events or gives or mapped):
                 return None
-        elif not any(_is_true(each.value) for one in mapped for each in one.keywords if each.arg == "batched"):
+        elif not any(
+            getattr(each.value, "value", None) is True
+            for one in mapped
+            for each in one.keywords
+            if each.arg == "batched"
+        ):
             classes = self._holding(events)
             gives = bool(classes)
             if not classes:
                 return None
         found = self._of_items(call, module, [] if mapped and not gives else classes)
-        given = (each.arguments.keywords.get("max_length") for each in events if each.arguments is not None)
-        long = [one for each in given if each is not None for one in constants(each.value)]
-        if long and all(isinstance(each, int) and each <= _SHORT for each in long):
-            found = replace(found, why_not=f"texts of {long[0]} tokens at most leave little padding to cut off")
         if said == {"max_length"} or found.dynamic:
             return found
         return replace(found, of="all") if found.why_not is None else None
@@ -461,10 +460,6 @@ def _classes_of(event: Event) -> Iterator[Class]:
     return (each.cls for each in datasets_in(passed.value if passed is not None else None))
 
 
-def _is_tokenizer(value: Value) -> bool:
-    return isinstance(value, Made) and value.kind == "tokenizer"
-
-
 def _unpacks(event: Event) -> bool:
     return event.arguments is None or event.arguments.open or event.arguments.star
 
@@ -478,10 +473,6 @@ def _takes_collator(event: Event) -> bool:
     """Whether a trainer makes its batches as that of transformers does, by what it is given."""
     own = [each.cls for each in members(event.result) if isinstance(each, Instance)]
     return event.name in _TRAINERS or (bool(own) and all("__init__" not in each.names for each in own))
-
-
-def _is_true(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is True
 
 
 def _functions(value: Value | None) -> Iterator[Function]:
