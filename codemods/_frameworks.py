@@ -1,9 +1,14 @@
-"""What Accelerate and Fabric leave to the script, and what whoever starts it may choose: its precision and device."""
+"""What Accelerate and Fabric leave to the script and whoever starts it, and the AdamW that transformers had."""
 
 from __future__ import annotations
 
+import ast
+
+from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.program.model import Argument, Framework, TrainingProgram
+
+from ._loaders import node_of, site_of, whole
 
 LEFT = (Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC)
 """Where loops, messages and optimizers are written by the user: in plain torch, and under these two frameworks."""
@@ -44,3 +49,18 @@ def where(program: TrainingProgram) -> Site | None:
 def starts_processes(program: TrainingProgram) -> bool:
     """Whether what the script sets is lost to processes that it starts itself."""
     return program.processes and program.framework not in NAMES
+
+
+def give_back(site: Site, edit: Edit) -> None:
+    """Call torch's AdamW in place of transformers' own, with the defaults of that."""
+    call = node_of(edit, site)
+    if not isinstance(call, ast.Call):
+        raise Refuse("the call could not be found again")
+    given = {each.arg for each in call.keywords}
+    edit.replace(site_of(call.func, site.path, whole(edit, site)), edit.name("torch.optim.AdamW", site))
+    for number, (name, value) in enumerate((("eps", "1e-6"), ("weight_decay", "0.0")), 3):
+        if name not in given and len(call.args) <= number:
+            edit.argument(site, name, value, spelled_out=True)
+    for number, name in enumerate(("correct_bias", "no_deprecation_warning"), 5):
+        if name in given or len(call.args) > number:
+            edit.drop_argument(site, name, number)

@@ -28,7 +28,7 @@ When refused
     - where the program compiles: each length would be compiled anew;
     - where the call is given more than is written in it, or only some batches are padded;
     - where a trainer makes batches in its own way;
-    - where what is padded was not followed to the items, or beside a collate function of its own without a mask;
+    - where what is padded was not followed to the items, or beside a collate function that makes no dict of their keys;
     - where nothing in the program tells padding from words: the model and its loss count it.
 
 Risk
@@ -60,11 +60,6 @@ codemod = Codemod(
     assumes=(PADDING_UNREAD,),
 )
 
-BY_HAND = (
-    "leave the padding to the loader, as in `collate_fn=DataCollatorWithPadding(tokenizer)`, "
-    "where the model and its loss leave padding out"
-)
-
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -80,9 +75,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             message = "every sample is padded to a fixed length, however short all samples of its batch are"
         seen = (Evidence("padded here", padding.site),)
         if padding.why_not is not None:
-            one_by_one = padding.of == "item" and padding.why_not.startswith("it pads")
-            reason = f"{padding.why_not}: {BY_HAND}" if one_by_one else padding.why_not
-            yield codemod.refuse(padding.site, message, reason, evidence=seen)
+            yield codemod.refuse(padding.site, message, padding.why_not, evidence=seen)
         else:
             rests = (PADDING_UNREAD,)
             yield codemod.finding(padding.site, message, plan=padding, evidence=seen, assumes=rests)
@@ -109,14 +102,18 @@ def cut_off(padding: Padding, edit: Edit, above: Site) -> None:
     made = "transformers.default_data_collator" if padding.trainer else "torch.utils.data.default_collate"
     keys = [edit.quoted(each, above) if isinstance(each, str) else str(each) for each in padding.keys]
     items = "batch.items()" if isinstance(next(iter(padding.keys), ""), str) else "enumerate(batch)"
+    flat, cut = (" if text.dim() < 3", ":end, :end") if padding.squares else ("", ":end")
+    varied = ".any(0)" if padding.squares else ".flatten(0, -2).any(0)"
+    square = " if text.dim() > 2 and text.shape[-2] == length else text[..., :end]" * padding.squares
     alike = (
         f"    padded = ({', '.join(keys)}{',' if len(keys) == 1 else ''})",
         f"    texts = {{key: part for key, part in {items} if key in padded and part.dim() > 1}}",
-        "    for length in {text.shape[-1] for text in texts.values()}:",
+        f"    for length in {{text.shape[-1] for text in texts.values(){flat}}}:",
         "        alike = {key: text for key, text in texts.items() if text.shape[-1] == length}",
-        "        used = sum((text != text.flatten()[-1]).flatten(0, -2).any(0) for text in alike.values()).nonzero()",
-        "        for key, text in alike.items() if len(used) else ():",
-        "            batch[key] = text[..., : int(used[-1]) + 2]  # one column of what all rows end with stays",
+        f"        used = sum((text != text.flatten()[-1]){varied} for text in alike.values(){flat}).nonzero()",
+        "        end = int(used[-1]) + 2 if len(used) else length  # one column of what all rows end with stays",
+        "        for key, text in alike.items():",
+        f"            batch[key] = text[..., {cut}]{square}",
     )
     by_mask = (
         f"    used = batch[{mask}].flatten(0, -2).any(0)",

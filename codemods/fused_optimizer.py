@@ -40,7 +40,6 @@ Measured
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -55,15 +54,13 @@ from turbofix.assumptions import (
     Assumption,
 )
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
-from turbofix.nodes import parse, walk
 from turbofix.program.evidence import of_optimizer
 from turbofix.program.model import Act, Framework, Optimizer, Scaler, Training, TrainingProgram
 from turbofix.records import dataclass
 
-from ._frameworks import LEFT, NAMES, is_open, named, precisions
-from ._loaders import node_of, site_of, whole
+from ._frameworks import LEFT, NAMES, give_back, is_open, named, precisions
 from ._precision import requote, said, test_beside, version
 from ._trainers import (
     FULL,
@@ -481,25 +478,3 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         fused = f'    {group}["fused"] = {load.receiver_text}.defaults.get("fused")'
         lines = f'for {group} in {load.concerns}["param_groups"]:', f"{fused}  # it may have been saved without"
         edit.before(load.site, *(requote(line, edit, load.site) for line in lines))
-
-
-def give_back(site: Site, edit: Edit) -> None:
-    """Call torch's AdamW in place of transformers' own, with the defaults of that."""
-    call = node_of(edit, site)
-    if not isinstance(call, ast.Call):
-        raise Refuse("the call could not be found again")
-    given = {each.arg for each in call.keywords}
-    edit.replace(site_of(call.func, site.path, whole(edit, site)), edit.name(OWN, site))
-    for number, (name, value) in enumerate((("eps", "1e-6"), ("weight_decay", "0.0")), 3):
-        if name not in given and len(call.args) <= number:
-            edit.argument(site, name, value, spelled_out=True)
-    for number, name in enumerate(("correct_bias", "no_deprecation_warning"), 5):
-        if name in given or len(call.args) > number:
-            edit.drop_argument(site, name, number)
-    names = list(walk(parse(whole(edit, site))))
-    spelled = call.func.id if isinstance(call.func, ast.Name) else ""
-    if sum(isinstance(each, ast.Name) and each.id == spelled for each in names) != 1:
-        return  # it is used elsewhere too
-    for alias in (each for node in names if isinstance(node, ast.ImportFrom) for each in node.names):
-        if (alias.asname or alias.name) == spelled:
-            edit.unimport(site_of(alias, site.path, whole(edit, site)))

@@ -18,16 +18,17 @@ Use instead
         ...
         total += loss.item()
 
-    In the same way: ``from torch._six import inf``, ``verbose=`` of a learning rate schedule, ``np.int`` and its like,
-    ``save_image(range=...)``, two names for a packed sequence's four fields (``[:2]``), ``correct[:5].view(-1)`` where
-    it is transposed (``reshape``), a whole object read by ``torch.load`` (``weights_only=False``: load only files of
-    your own), and arguments that Lightning's trainer (``gpus=1``) or transformers' settings (``evaluation_strategy=``,
+    In the same way: ``from torch._six import inf``, transformers' own ``AdamW`` (torch's, with its defaults),
+    ``Image.ANTIALIAS``, imports of what is gone and not used, ``Accelerator(fp16=True)``, ``verbose=`` of a learning
+    rate schedule, ``np.int`` and its like, ``save_image(range=...)``, ``correct[:5].view(-1)`` where it is
+    transposed (``reshape``), a whole object read by ``torch.load`` (``weights_only=False``: load only files of your
+    own), and arguments that Lightning's trainer (``gpus=1``) or transformers' settings (``evaluation_strategy=``,
     ``warmup_ratio=``) take no more.
 
 When refused
-    Where what is gone has more than one successor (``torchtext.legacy``). Nothing is said where the program itself has
-    an answer: in an ``except``, in a ``try`` that catches the error, under a test of the version, or where the
-    requirements ask for an older version. What is old and works (``Variable(x)``, ``volatile=True``) is left alone.
+    Where what is gone has no one successor (``torchtext.legacy``, ``load_metric``). Nothing is said where the program
+    itself has an answer: in an ``except``, in a ``try`` that catches the error, under a test of the version, or where
+    the requirements ask for an older version. What is old and works (``Variable(x)``, ``volatile=True``) is left alone.
 
 Risk
     exact: the new form is what the old one meant.
@@ -44,6 +45,8 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.model import Removed, TrainingProgram
+
+from ._frameworks import give_back
 
 codemod = Codemod(
     __name__,
@@ -73,14 +76,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """The new form in the place of the old one."""
     plan = finding.plan
     assert isinstance(plan, Removed)
-    if plan.how == "lines":
-        edit.replace_lines(plan.site, plan.site, *plan.texts)
-    elif plan.how == "text":
-        if edit.is_bound(plan.texts[0], plan.site):
-            raise Refuse(f"`{plan.texts[0]}` is bound to something else in this file")
-        edit.replace(plan.site, plan.texts[0])
-    elif plan.part is not None and plan.how == "item":
-        edit.replace(plan.site, f"{edit.text(plan.part)}.item()")
+    if plan.how == "name":
+        renamed(plan, edit)
     elif plan.part is not None and plan.how == "after":
         edit.replace(plan.site, edit.text(plan.part) + plan.texts[0])
     elif plan.how == "argument" and plan.texts[1]:
@@ -90,3 +87,18 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     else:
         name, value = plan.texts
         edit.argument(plan.site, name, value)
+
+
+def renamed(plan: Removed, edit: Edit) -> None:
+    """What a name that is gone is today: in its import, where it is called, or in its place."""
+    new, name = plan.texts
+    for call in plan.calls:
+        give_back(call, edit)
+    if plan.site.kind == "alias":
+        if new and not plan.calls:
+            edit.before(plan.site, new)
+        edit.unimport(plan.site)
+    elif not plan.calls:
+        if edit.is_bound(name.removeprefix("= "), plan.site):
+            raise Refuse(f"`{name[2:]}` is bound to something else in this file")
+        edit.replace(plan.site, name[2:] if name[:2] == "= " else edit.name(name, plan.site))

@@ -324,7 +324,8 @@ def required_version(name: str, folder: Path, root: Path) -> tuple[int, int] | N
 
 
 REQUIREMENTS = ("*requirement*.txt", "*environment*.y*ml")
-OTHERS = {"accelerate": "accelerate", "lightning": "(?:pytorch[-_])?lightning", "transformers": "transformers"}
+_ALIKE = ("accelerate", "transformers", "datasets", "pillow")
+OTHERS = {"lightning": "(?:pytorch[-_])?lightning"} | {name: name for name in _ALIKE}
 """Packages whose oldest version matters beside torch's, as requirements write them."""
 
 

@@ -16,7 +16,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
-from turbofix.program.libraries import CLIPS, kind_of
+from turbofix.program.libraries import CLIPS, kind_of, rows_of
 from turbofix.program.model import Step
 from turbofix.program.names import dotted
 from turbofix.program.runs import are_weights
@@ -25,8 +25,6 @@ from turbofix.program.switches import is_off
 from turbofix.program.values import Const, Instance, Option, Tensor, members
 from turbofix.program.written import SHAPES, calls_by_name, is_interval, named_calls, written_of
 from turbofix.records import dataclass
-
-ROWS = Path(__file__).with_name("habits.tsv")
 
 
 @dataclass(frozen=True)
@@ -130,10 +128,7 @@ def _called(event: Event) -> str:
 def table() -> dict[str, tuple[Habit, ...]]:
     """The rows by kind of event."""
     found: dict[str, tuple[Habit, ...]] = {}
-    for line in ROWS.read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            continue
-        codemod, kind, names, argument, where, sentence = line.split("\t")
+    for codemod, kind, names, argument, where, sentence in rows_of("habits.tsv"):
         name, _, value = argument.partition("=")
         name, _, position = name.partition("@")
         name = "" if name == "-" else name

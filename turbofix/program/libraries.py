@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
 from turbofix.regex import regex
 
@@ -125,40 +127,34 @@ SCALAR_LOSSES = frozenset(
 )
 """Modules whose result has no dimension unless ``reduction`` says otherwise."""
 
-_DROPPED = {
-    "torchtext.legacy": ("torchtext 0.12 (torch 1.11)", (1, 11)),
-    **{
-        f"torchtext.data.{name}": ("torchtext 0.9 (torch 1.8)", (1, 8))
-        for name in words(
-            """
-            BPTTIterator Batch BucketIterator Example Field Iterator LabelField NestedField Pipeline RawField
-            ReversibleField SubwordField TabularDataset
-            """
-        )
-    },
-    "torch.legacy": ("torch 1.0", (1, 0)),
-    "torch.utils.ffi": ("torch 1.0", (1, 0)),
-    "torch.utils.serialization": ("torch 1.0", (1, 0)),
-    "torch._six": ("torch 2.0", (2, 0)),
-    "torch._utils._accumulate": ("torch 2.3", (2, 3)),
-    **{
-        f"pytorch_lightning.{name}": ("Lightning 2.0", (2, 4))
-        for name in words("metrics core.lightning utilities.distributed loggers.base plugins.DDPPlugin")
-    },
-}
-"""What libraries have dropped, with the version, and the torch, that is the first without it."""
+
+class Gone(NamedTuple):
+    """A row of ``gone.tsv``, which says what its columns are."""
+
+    name: str
+    instead: str
+    since: str
+    torch: str
+    note: str
+
+
+def rows_of(name: str) -> list[list[str]]:
+    """The rows of a table beside this file, by columns."""
+    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
+    return [line.split("\t") for line in lines if not line.startswith("#")]
+
+
+@cache
+def _gone() -> dict[str, Gone]:
+    return {row[0]: Gone(*row) for row in rows_of("gone.tsv")}
 
 
 @lru_cache(maxsize=8192)
-def dropped(qualname: str) -> tuple[str, str, tuple[int, int]] | None:
-    """What of a qualified name is gone, and the version, and the torch, that is the first without it."""
-    if qualname.startswith(("torch", "pytorch_lightning")):
-        parts = qualname.split(".")
-        for count in range(2, len(parts) + 1):
-            name = ".".join(parts[:count])
-            if name in _DROPPED:
-                return name, *_DROPPED[name]
-    return None
+def dropped(qualname: str) -> Gone | None:
+    """What of a qualified name is gone."""
+    parts = qualname.split(".")
+    heads = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
+    return next((_gone()[head] for head in heads if head in _gone()), None)
 
 
 REDUCTIONS = words("sum mean prod")

@@ -1076,8 +1076,8 @@ class Padding:
     says so, ``in_eights``: the fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but
     the program. ``readers`` (loaders, or trainers of transformers, each with the collate function that it is given)
     could cut off what is padding in all texts of a batch, by a function in front of ``helper`` and the item's
-    ``mask``, or by what the parts of items at ``keys`` share at their ends; ``targets``: the labels are texts of
-    another length. ``why_not`` speaks against it.
+    ``mask``, or by what the parts of items at ``keys`` share at their ends (``squares``: some may be masks of two such
+    lengths); ``targets``: the labels are texts of another length. ``why_not`` speaks against it.
     """
 
     site: Site
@@ -1092,6 +1092,7 @@ class Padding:
     helper: Site | None = None
     mask: str | None = None
     keys: tuple[str | int, ...] = ()
+    squares: bool = False
     why_not: str | None = None
 
 
@@ -1695,17 +1696,19 @@ class Script:
 class Removed:
     """Something that torch or a companion has taken away (``site``), and how it is said today.
 
-    ``how``: ``item`` reads the number ``part``; ``after`` puts a text behind ``part``; ``argument`` puts the second
+    ``how``: ``after`` puts a text behind ``part``; ``argument`` puts the second
     text in the place of an argument, or leaves it out of the call that ``part`` is; ``given`` adds an argument;
-    ``text`` and ``lines`` stand in its place.
+    ``name`` is an import that becomes the first text, or the name itself, which becomes
+    the second; ``calls`` are those of an AdamW that torch's own takes over.
     """
 
     site: Site
     message: str
-    how: Literal["item", "after", "argument", "given", "text", "lines"]
+    how: Literal["after", "argument", "given", "name"]
     part: Site | None = None
     texts: tuple[str, ...] = ()
     why_not: str | None = None  # what speaks against the new form, or that there is none
+    calls: tuple[Site, ...] = ()
 
 
 @dataclass(eq=False)

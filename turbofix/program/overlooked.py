@@ -10,13 +10,12 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from pathlib import Path
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, parents_in
 from turbofix.program.execution import ModuleFile
-from turbofix.program.libraries import SHOWING_METHODS, words
+from turbofix.program.libraries import SHOWING_METHODS, rows_of, words
 from turbofix.program.model import Overlooked, Step
 from turbofix.program.names import dotted, walk_here
 from turbofix.program.repeated import SHAPES as REPEATED
@@ -32,7 +31,6 @@ from turbofix.program.written import (
     written_of,
 )
 
-ROWS = Path(__file__).with_name("overlooked.tsv")
 _WORKING = words("norm mul_ add_ copy_ lerp_ clamp_ div_ sub_ zero_ fill_ pow abs sum square")
 _PICTURES = words("savefig save_image imsave add_figure add_image add_images")
 _SHOWN = words("print log log_metric log_metrics line bar image images scatter heatmap text matplot histogram Image")
@@ -46,8 +44,7 @@ _QUIETING = {each.rpartition(".")[2] for each in _QUIET}
 @cache
 def table() -> tuple[tuple[str, str, str, str], ...]:
     """The rows: codemod, shape, what it costs, what to do."""
-    lines = ROWS.read_text(encoding="utf-8").splitlines()
-    return tuple(tuple(line.split("\t")) for line in lines if not line.startswith("#"))  # type: ignore[misc]
+    return tuple(map(tuple, rows_of("overlooked.tsv")))  # type: ignore[arg-type]
 
 
 def overlooked(analysis: Analysis, steps: Iterable[Step]) -> Iterator[Overlooked]:

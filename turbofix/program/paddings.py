@@ -58,7 +58,7 @@ def _said(call: ast.Call) -> set[object]:
     told: dict[str | None, object] = {
         each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)
     }
-    return {"max_length"} if told.get("pad_to_max_length") is True else {told.get("padding")} - {None, False}
+    return {"max_length"} if told.get("pad_to_max_length") else {told.get("padding")} - {None, False}
 
 
 def _masks_in(cls: ast.ClassDef) -> Iterator[str]:
@@ -94,18 +94,14 @@ def _lengthens(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and "max_length" in _said(node)
 
 
-_SHORT = 32
-"""Texts that are cut to so many tokens are about as long as that."""
-
 _COMPILED = "the model is compiled, which would happen anew for each length"
-_ONE_BY_ONE = "it pads each text by itself"
+_ONE_BY_ONE = (
+    "which parts of an item it lengthens was not followed: where the model and its loss leave padding out, pad in the "
+    "`collate_fn` of the loader, to the longest of the batch (`DataCollatorWithPadding(tokenizer)`, `pad_sequence`)"
+)
 _TO_THE_LONGEST = frozenset(("torch.nn.utils.rnn.pad_sequence", "torch.nn.utils.rnn.pack_sequence"))
 _PADDED = "torch.nn.functional.pad"
 _FILLED = frozenset(words("zeros ones full empty"))
-_BY_HAND = (
-    "it is written out, and which parts of an item it lengthens was not followed: where the model and its loss leave "
-    "padding out, pad in the `collate_fn` of the loader, to the longest of the batch (`pad_sequence`)"
-)
 _IN_FRONT = "it pads at the front, and batches are cut off at their end"
 _COUNTED = "nothing in the program tells padding from words, so that the model and its loss count it: mask it first"
 _TOLD_APART = regex(r"attention_mask|pad(?:ding)?_mask|masked_fill|pack_padded_sequence|ignore_index|-100\b")
@@ -114,6 +110,7 @@ _TOLD_APART = regex(r"attention_mask|pad(?:ding)?_mask|masked_fill|pack_padded_s
 
 def _written_out(analysis: Analysis, frames: tuple[Frame, ...]) -> Iterator[ast.expr]:
     """What a function pads to a length that is the same for all batches: ``ids + [0] * (length - len(ids))``."""
+    yield from _filled(frames[-1].scope)
     for node in walk(frames[-1].scope):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             for listed, count in ((node.left, node.right), (node.right, node.left)):
@@ -128,6 +125,23 @@ def _written_out(analysis: Analysis, frames: tuple[Frame, ...]) -> Iterator[ast.
             ends = node.args[1].elts  # two: of the last dimension alone, where pictures have more
             if names == {_PADDED} and len(ends) == 2 and any(_is_missing(analysis, each, frames) for each in ends):
                 yield node
+
+
+def _filled(scope: ast.AST) -> list[ast.expr]:
+    """What a function makes at a fixed length and fills from its start: ``x = zeros(n)``, ``x[: len(ids)] = ids``."""
+    sets = [each for each in walk(scope) if isinstance(each, ast.Assign)]
+    begun = {
+        dotted(to.value)
+        for to in (each.targets[0] for each in sets)
+        if isinstance(to, ast.Subscript) and isinstance(to.slice, ast.Slice) and to.slice.lower is None
+        if any(isinstance(each, ast.Call) and dotted(each.func) == "len" for each in walk(to.slice))
+    }
+    return [
+        each.value
+        for each in sets
+        if isinstance(each.value, ast.Call) and dotted(each.targets[0]) in begun
+        if (dotted(each.value.func) or "").rpartition(".")[2] in _FILLED and each.value.args
+    ]
 
 
 def _is_in_front(node: ast.AST, parent: ast.AST | None) -> bool:
@@ -176,7 +190,7 @@ class _Search:
         self.analysis, self.facts, self.places = analysis, analysis.facts, analysis.facts.places
         self.loaders = [each for each in self.facts.of("make") if each.name == _LOADER and each.arguments is not None]
         self.trained = {site for step in steps for site in step.loaders} or {*map(self.facts.site, self.loaders)}
-        self.trainers = [each for each in self.facts.of("make", "construct") if _is_trainer(each)]
+        self.trainers = [each for each in self.facts.of("make", "construct") if _is_trainer(each) and _trains(each)]
         self.collating: dict[int, list[Event]] = {}
         for event in self.loaders:
             passed = event.arguments.get("collate_fn", 7) if event.arguments is not None else None
@@ -209,9 +223,7 @@ class _Search:
             nodes = [each for each in _written_out(self.analysis, frames) if made or isinstance(each, ast.BinOp)]
             if nodes:  # (lists are filled up beforehand as well)
                 first = min(nodes, key=lambda each: (each.lineno, each.col_offset))
-                found = self._of_items(first, module, self._classes_around(first, module), by_hand=True)
-                unknown = found.why_not == _ONE_BY_ONE
-                yield replace(found, why_not=_BY_HAND) if unknown else found
+                yield self._of_items(first, module, self._classes_around(first, module), by_hand=True)
 
     # --- with one
 
@@ -221,7 +233,11 @@ class _Search:
             if not any(each.arg in ("padding", "pad_to_max_length") for each in call.keywords):
                 continue
             events = [each for each in self.facts.at(call) if each.kind == "call"]
-            known = [each for each in events if any(map(_is_tokenizer, members(each.receiver)))]
+            known = [
+                each
+                for each in events
+                if any(getattr(one, "kind", "") == "tokenizer" for one in members(each.receiver))
+            ]
             found = self._of_call(call, module, events, known[0] if known else None)
             if found is not None:
                 yield found
@@ -246,16 +262,17 @@ class _Search:
         if said == {"max_length"}:
             if not (events or gives or mapped):
                 return None
-        elif not any(_is_true(each.value) for one in mapped for each in one.keywords if each.arg == "batched"):
+        elif not any(
+            getattr(each.value, "value", None) is True
+            for one in mapped
+            for each in one.keywords
+            if each.arg == "batched"
+        ):
             classes = self._holding(events)
             gives = bool(classes)
             if not classes:
                 return None
         found = self._of_items(call, module, [] if mapped and not gives else classes)
-        given = (each.arguments.keywords.get("max_length") for each in events if each.arguments is not None)
-        long = [one for each in given if each is not None for one in constants(each.value)]
-        if long and all(isinstance(each, int) and each <= _SHORT for each in long):
-            found = replace(found, why_not=f"texts of {long[0]} tokens at most leave little padding to cut off")
         if said == {"max_length"} or found.dynamic:
             return found
         return replace(found, of="all") if found.why_not is None else None
@@ -289,7 +306,7 @@ class _Search:
         keys: tuple[str | int, ...] = ()
         if not (readers and mask) or (targets and not own):  # (two have two lengths)
             mask, keys = None, self._lengthened(classes, node) if readers else ()
-            known = keys and all(self._collate(each) is None for each in readers)
+            known = keys and all(self._collate(each) is None or self._keeps(each, keys) for each in readers)
             apart = any(_TOLD_APART.search(each.text) for each in self.analysis.execution.modules.values())
             why = _ONE_BY_ONE if not known else None if apart else _COUNTED
             why = _IN_FRONT if why is None and _is_in_front(node, self.places.parent(node, module)) else why
@@ -316,6 +333,7 @@ class _Search:
             helper=min(place_of_helper(self.analysis, each.node, each.module) for each in readers),
             mask=mask,
             keys=keys,
+            squares=any(re.search("tri[lu]|mask\\(", ast.unparse(each)) for each in classes),
             trainer=readers[0] in self.trainers,
             targets=targets,
         )
@@ -327,14 +345,13 @@ class _Search:
         returns = [each.value for each in walk(method) if isinstance(each, ast.Return)] if method is not None else []
         if method is None or len(returns) != 1 or not any(each is node for each in walk(method)):
             return ()
-        if re.search("tri[lu]|mask\\(", ast.unparse(method)):
-            return ()  # a mask of two such lengths
         sets = [each for each in walk(method) if isinstance(each, (ast.Assign, ast.AugAssign, ast.Expr))]
         made: set[str | None] = set()
+        filled = _filled(method)
 
         def reads(value: ast.AST) -> bool:
             return any(
-                each is node or _lengthens(each) or (isinstance(each, ast.Name) and each.id in made)
+                each is node or each in filled or _lengthens(each) or (isinstance(each, ast.Name) and each.id in made)
                 for each in walk(value)
             )
 
@@ -364,17 +381,27 @@ class _Search:
         node = passed.node if passed is not None and not is_nothing(passed.node) else None
         return self.places.site(node, event.module) if node is not None else None
 
-    def _cuts(self, event: Event, mask: str | int) -> bool:
-        """Whether the collate function that a reader is given cuts batches by their mask."""
+    def _collating(self, event: Event) -> Iterator[ast.AST]:
+        """The nodes of the functions in the collate function that a reader is given."""
         passed = event.arguments.get(*COLLATE[event in self.trainers]) if event.arguments is not None else None
         given = passed.node if passed is not None else None
         names = [each.id for each in walk(given) if isinstance(each, ast.Name)] if given is not None else []
-        for function in (one for name in names for one in _functions(event.module.scope.names.get(name))):
-            said = [*walk(function.node)]
-            reads = any(isinstance(each, ast.Constant) and each.value == mask for each in said)
-            if reads and any(isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Tuple) for each in said):
-                return True
-        return False
+        found = [passed.value if passed is not None else None, *map(event.module.scope.names.get, names)]
+        yield from (node for each in found for function in _functions(each) for node in walk(function.node))
+
+    def _cuts(self, event: Event, mask: str | int) -> bool:
+        """Whether the collate function that a reader is given cuts batches by their mask."""
+        said = [*self._collating(event)]
+        reads = any(isinstance(each, ast.Constant) and each.value == mask for each in said)
+        cuts = (
+            each.slice.elts for each in said if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Tuple)
+        )
+        return reads and any(isinstance(part, (ast.Slice, ast.Constant)) for parts in cuts for part in parts)
+
+    def _keeps(self, event: Event, keys: tuple[str | int, ...]) -> bool:
+        """Whether the collate function that a reader is given makes a dict of the same keys."""
+        made = [each.keys for each in self._collating(event) if isinstance(each, ast.Dict)]
+        return any({getattr(key, "value", None) for key in each} >= {*keys} for each in made)
 
     # --- a batch
 
@@ -433,22 +460,19 @@ def _classes_of(event: Event) -> Iterator[Class]:
     return (each.cls for each in datasets_in(passed.value if passed is not None else None))
 
 
-def _is_tokenizer(value: Value) -> bool:
-    return isinstance(value, Made) and value.kind == "tokenizer"
-
-
 def _unpacks(event: Event) -> bool:
     return event.arguments is None or event.arguments.open or event.arguments.star
+
+
+def _trains(event: Event) -> bool:
+    """Whether a trainer is given data to train on, or more than is written in its call."""
+    return _unpacks(event) or (event.arguments is not None and event.arguments.get("train_dataset", 3) is not None)
 
 
 def _takes_collator(event: Event) -> bool:
     """Whether a trainer makes its batches as that of transformers does, by what it is given."""
     own = [each.cls for each in members(event.result) if isinstance(each, Instance)]
     return event.name in _TRAINERS or (bool(own) and all("__init__" not in each.names for each in own))
-
-
-def _is_true(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is True
 
 
 def _functions(value: Value | None) -> Iterator[Function]:

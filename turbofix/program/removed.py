@@ -11,8 +11,7 @@ import ast
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache, partial
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from turbofix.findings import Site
 from turbofix.nodes import ASYNC, walk
@@ -21,29 +20,13 @@ from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.evidence import short
 from turbofix.program.execution import ModuleFile
-from turbofix.program.libraries import dropped, words
+from turbofix.program.libraries import dropped, rows_of, words
 from turbofix.program.model import Removed, Target
 from turbofix.program.names import dotted
 from turbofix.program.sites import Places
 from turbofix.program.tensors import is_scalar
 from turbofix.program.values import Host, Instance, Made, ModuleValue, Opaque, Tensor, members
 
-_ALIASES = words("int float complex object str")
-"""What ``np.int`` and its like were other names of, until numpy 1.24 (``np.bool`` is back since numpy 2.0)."""
-
-_IMPORTED = {
-    "torch._six.inf": "from math import inf",
-    "torch._six.container_abcs": "from collections import abc as container_abcs",
-    "torch._six.string_classes": "string_classes = (str, bytes)",
-    "torch._six.int_classes": "int_classes = int",
-    "torch._six.queue": "import queue",
-    "pytorch_lightning.core.lightning.LightningModule": "from pytorch_lightning import LightningModule",
-    "pytorch_lightning.utilities.distributed.rank_zero_only": "from pytorch_lightning.utilities import rank_zero_only",
-    "torch._utils._accumulate": "from itertools import accumulate as _accumulate",
-}
-"""What an import of a name that is gone becomes; one that becomes an assignment may stand for the name, too."""
-
-_PACKING = words("torch.nn.utils.rnn.pack_padded_sequence torch.nn.utils.rnn.pack_sequence")
 _OF_MODELS = words("eval train parameters named_parameters modules children state_dict forward")
 _READING = words("data cpu numpy detach")
 _CATCHING = words("KeyboardInterrupt SystemExit StopIteration OSError FileNotFoundError GeneratorExit")
@@ -95,7 +78,7 @@ def _found(analysis: Analysis, module: ModuleFile, target: Target) -> Iterator[t
         for item in every(ast.Subscript, module.tree):
             if (number := _number(analysis, module, item)) is not None:
                 why = f"`{quoted(item)}` indexes a number, which raises an error since torch 0.5"
-                yield item, Removed(site(item), why, "item", site(number))
+                yield item, Removed(site(item), why, "after", site(number), (".item()",))
     for old in every(ast.keyword, module.tree):
         if old.arg == ASYNC:
             why = "`async` is a word of Python's own since 3.7; the argument is `non_blocking`"
@@ -105,10 +88,6 @@ def _found(analysis: Analysis, module: ModuleFile, target: Target) -> Iterator[t
         if view.attr == "view" and _is_of_transposed(view.value, analysis.facts.places.scope(view, module)):
             why = f"`{quoted(view.value)}` is transposed, and `view` raises an error for it since torch 1.7"
             yield view, Removed(site(view), why, "after", site(view.value), (".reshape",))
-    for alias in every(ast.Attribute, module.tree) if "numpy" in module.text else ():
-        if alias.attr in _ALIASES and isinstance(alias.value, ast.Name) and alias.value.id in _numpy(module.tree):
-            why = f"numpy has no `{alias.attr}` of its own since 1.24: `{quoted(alias)}` raises an error"
-            yield alias, Removed(site(alias), why, "text", None, (alias.attr,))
     yield from _calls(analysis, module, target)
     if "torch.load(" in module.text and target.torch >= (2, 4):
         yield from _pickles(analysis, module)
@@ -121,13 +100,6 @@ def _quoted(analysis: Analysis, module: ModuleFile, node: ast.AST) -> str:
 
 def _keyword(call: ast.Call, name: str) -> ast.expr | None:
     return next((each.value for each in call.keywords if each.arg == name), None)
-
-
-@once_per_node
-def _numpy(tree: ast.Module) -> frozenset[str]:
-    """The names that stand for numpy in a file, and for nothing else."""
-    brought = [alias for node in every(ast.Import, tree) for alias in node.names if alias.name == "numpy"]
-    return frozenset(alias.asname or alias.name for alias in brought)
 
 
 # --- a number's item --------------------------------------------------------------------------------------------------
@@ -147,14 +119,12 @@ def _number(analysis: Analysis, module: ModuleFile, item: ast.Subscript) -> ast.
         if (method is held) is not (method.attr == "data"):
             break
         held = method.value
-    seen = [each for each in analysis.facts.at(item) if each.kind == "index"]
-    if seen:
-        found = [member for each in seen for member in members(each.receiver)]
-        read_here = held is not item.value  # what numpy makes of a number, as `np.where(...)`, may have dimensions
-        return held if all(_is_a_number(each) and (read_here or isinstance(each, Tensor)) for each in found) else None
-    is_old = held is not item.value and isinstance(held, ast.Name)
-    scope = analysis.facts.places.scope(item, module)
-    return held if is_old and dotted(held) in _gone_back_from(scope) else None
+    if held is not item.value and isinstance(held, ast.Name) and held.id in _gone_back_from(module.tree):
+        return held
+    found = [each for event in analysis.facts.at(item) if event.kind == "index" for each in members(event.receiver)]
+    read_here = held is not item.value  # what numpy makes of a number, as `np.where(...)`, may have dimensions
+    known = all(_is_a_number(each) and (read_here or isinstance(each, Tensor)) for each in found)
+    return held if found and known else None
 
 
 def _is_a_number(value: object) -> bool:
@@ -164,10 +134,10 @@ def _is_a_number(value: object) -> bool:
 
 
 @once_per_node
-def _gone_back_from(scope: ast.AST) -> frozenset[str]:
-    """The names on which a function calls ``backward()`` without a gradient: they hold numbers."""
-    calls = [each for each in walk(scope) if isinstance(each, ast.Call) and not each.args]
-    named = [each.func for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "backward"]
+def _gone_back_from(tree: ast.Module) -> frozenset[str]:
+    """The names on which a file calls ``backward()`` without a gradient: they hold numbers."""
+    calls = [each.func for each in every(ast.Call, tree) if not each.args]
+    named = [each for each in calls if isinstance(each, ast.Attribute) and each.attr == "backward"]
     return frozenset(name for each in named if (name := dotted(each.value)) is not None)
 
 
@@ -203,14 +173,6 @@ def _calls(analysis: Analysis, module: ModuleFile, target: Target) -> Iterator[t
         call = event.node
         if event.module is not module or not isinstance(call, ast.Call):
             continue
-        if event.name in _PACKING:
-            parent = places.parent(call, module)
-            to = parent.targets[0] if isinstance(parent, ast.Assign) and parent.value is call else None
-            elements = to.elts if isinstance(to, (ast.Tuple, ast.List)) else []
-            if [isinstance(each, ast.Starred) for each in elements] == [False, False]:
-                why, place = "a packed sequence has four fields since torch 1.1", places.site(call, module)
-                yield call, Removed(place, f"{why}, and two names take them", "after", place, ("[:2]",))
-            continue
         for each in call.keywords:
             if (row := _row(event, each, target)) is not None:
                 yield call, _renamed(places, event, each, row)
@@ -243,10 +205,7 @@ def _file(call: ast.Call, position: int) -> str | None:
 
 
 class Row(NamedTuple):
-    """An argument that a call gives no more where it is ``value``, what it is instead (``a={} b=1``), and since when.
-
-    ``note`` ends the sentence; one that begins with an exclamation mark says why it is not rewritten.
-    """
+    """A row of ``renamed.tsv``, which says what its columns are."""
 
     call: str
     argument: str
@@ -260,8 +219,7 @@ class Row(NamedTuple):
 @cache
 def rows() -> dict[str | None, tuple[Row, ...]]:
     """What is said of each argument in ``renamed.tsv``."""
-    lines = Path(__file__).with_name("renamed.tsv").read_text(encoding="utf-8").splitlines()
-    found = [Row(*line.split("\t")) for line in lines if not line.startswith("#")]
+    found = [Row(*row) for row in rows_of("renamed.tsv")]
     return {row.argument: tuple(each for each in found if each.argument == row.argument) for row in found}
 
 
@@ -272,10 +230,16 @@ def _row(event: Event, given: ast.keyword, target: Target) -> Row | None:
     """
     for row in rows().get(given.arg, ()):
         if fnmatchcase(event.name, row.call) and fnmatchcase(ast.unparse(given.value), row.value):
-            oldest, (major, minor) = target.oldest(row.package.lower()), row.since.split(".")
-            is_gone = target.torch >= (2, 4) if oldest is None else oldest >= (int(major), int(minor))
-            return row if is_gone else None
+            return row if _is_gone(target, f"{row.package} {row.since}") else None
     return None
+
+
+def _is_gone(target: Target, gone: str, torch: str = "2.4") -> bool:
+    """Whether no version that is to be served has it any more; ``torch`` tells it where the project says no version."""
+    package, since = gone.rsplit(" ", 1)
+    oldest = target.oldest(package.lower())
+    least = torch if oldest is None else since
+    return (oldest or target.torch) >= tuple(map(int, least.split(".")))
 
 
 def _renamed(places: Places, call: Event, old: ast.keyword, row: Row) -> Removed:
@@ -295,23 +259,39 @@ def _renamed(places: Places, call: Event, old: ast.keyword, row: Row) -> Removed
 
 
 def _imports(analysis: Analysis, module: ModuleFile, target: Target) -> Iterator[tuple[ast.AST, Removed]]:
-    """Names that libraries have dropped; of those in ``torch._six`` it is known where they are now."""
-    places = analysis.facts.places
+    """Names that libraries have taken away, where they are imported or read off a module that is still there."""
+    site = partial(analysis.facts.places.site, module=module)
     for event in analysis.facts.of("import"):
         gone = None if any(isinstance(each, ModuleValue) for each in members(event.result)) else dropped(event.name)
-        if event.module is not module or gone is None or target.torch < gone[2]:
-            continue
-        name, since, _ = gone
         node = event.node
-        if name == "torch._six" and not (dotted(node) or name).startswith(name):
+        if event.module is not module or gone is None or not _is_gone(target, gone.since, gone.torch):
+            continue
+        why = f"there is no `{gone.name}` from {gone.since} on"
+        aliases = node.names if isinstance(node, ast.ImportFrom) else ()
+        alias = next((each for each in aliases if f"{getattr(node, 'module', '')}.{each.name}" == gone.name), None)
+        if alias is None and event.name != gone.name and gone.instead:
             continue  # the import that brings it is mended
-        lines: tuple[str, ...] = ()
-        how: Literal["lines", "text"] = "lines"
-        if isinstance(node, ast.ImportFrom) and not any(each.asname for each in node.names):
-            new = [_IMPORTED.get(f"{node.module}.{each.name}") for each in node.names]
-            lines = tuple(each for each in new if each is not None) if None not in new else ()
-        elif " = " in (new_name := _IMPORTED.get(dotted(node) or "", "")):
-            how, lines = "text", (new_name.partition(" = ")[2],)
-        why_not = None if lines else "what does its work today works in another way"
-        why = f"there is no `{name}` from {since} on"
-        yield node, Removed(places.site(node, module), why, how, None, lines, why_not)
+        bound = alias.asname or alias.name if alias is not None else ""
+        names = [each for each in every(ast.Name, module.tree) if each.id == bound] if alias is not None else [node]
+        parent, _, last = gone.instead.rpartition(".")
+        new = f"from {parent} import {last}" if parent else f"import {last}"
+        new = bound + f" {gone.instead}" if gone.instead[:2] == "= " else new + f" as {bound}" * (bound != last)
+        calls: tuple[Site, ...] = ()
+        why_not = None if gone.instead else gone.note or "what does its work today works in another way"
+        if alias is not None and not names and module.path.name != "__init__.py":
+            why, new, why_not = f"{why}, and nothing here uses it", "", None
+        elif gone.instead == "torch.optim.AdamW":
+            around = [analysis.facts.places.parent(each, module) for each in names]
+            made = [each for each, name in zip(around, names, strict=True) if getattr(each, "func", None) is name]
+            calls, why_not = tuple(map(site, made)), _why_not_torchs(made, len(names))
+        yield node, Removed(site(alias or node), why, "name", None, (new, gone.instead), why_not, calls)
+
+
+def _why_not_torchs(calls: list[Any], uses: int) -> str | None:
+    """What keeps the AdamW that transformers had from being torch's, whose defaults are others."""
+    if len(calls) != uses or any(each.arg is None for call in calls for each in call.keywords):
+        return "what it is given is not all written where it is called: torch's has `weight_decay=1e-2` and `eps=1e-8`"
+    given = [[*call.args[5:], *filter(None, [_keyword(call, "correct_bias")])] for call in calls]
+    if any(getattr(each, "value", None) is not True for told in given for each in told):
+        return "torch's AdamW corrects the bias of its averages in any case"
+    return None
