@@ -88,6 +88,7 @@ from ._trainers import (
     is_on,
     is_sharded,
     judged,
+    limit,
     rests_on_gpu,
     stays_on_cpu,
 )
@@ -272,7 +273,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 reason = model.compiling.barred.why
             if is_sharded(training):
                 reason = "a strategy or plugin of the trainer may wrap its layers one by one"
-            steps, passes = number(training, "max_steps"), number(training, "max_epochs") or LONG
+            steps, passes = limit(training, "max_steps"), limit(training, "max_epochs") or LONG
             sizes = [size for each in program.loaders for size in each.samples.values if isinstance(size, int)]
             reason = reason or over_soon(steps, passes, max(sizes, default=USUAL), (model,))
             if reason is not None:
@@ -300,7 +301,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             continue
         if program.target.capability < VOLTA or by_deepspeed(training) or not is_off(training.argument("fsdp")):
             continue
-        steps, longest = training.argument("max_steps"), number(training, "max_steps")
+        steps, longest = training.argument("max_steps"), limit(training, "max_steps")
         message = f"{called(training.models)} runs uncompiled, one kernel for each of its operations"
         there = judged(codemod, training, SWITCH, message, "the trainer compiles the model")
         if there is not None:
@@ -308,8 +309,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             continue
         seen = (of_value("max_steps", steps, training.site), *evidence(training, SWITCH))
         passes = training.argument("num_train_epochs")
-        epochs = (number(training, "num_train_epochs") or LONG) if passes.known else EPOCHS
-        batch = number(training, "per_device_train_batch_size") or 8
+        epochs = (limit(training, "num_train_epochs") or LONG) if passes.known else EPOCHS
+        batch = limit(training, "per_device_train_batch_size") or 8
         reason = why_not_under_trainer(program, training) or over_soon(longest, epochs, batch, training.models)
         plain = training.precision == "float32" and training.models and training.stacks
         plain = plain and not training.overrides & (STEPPING | LOADING)
@@ -321,12 +322,6 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         )
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
         yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=Worth.SOME)
-
-
-def number(training: Training, setting: str) -> int | None:
-    """The largest number that a setting may be, where it is a limit (-1 is none)."""
-    given = [each for each in training.argument(setting).values if isinstance(each, (int, float))]
-    return int(max(given)) if training.argument(setting).known and given and min(given) > 0 else None
 
 
 def has_one_length(training: Training) -> bool:
