@@ -23,8 +23,8 @@ Use instead
 
 When refused
     Nothing is said on a CPU and for GPUs before Volta. It is refused where a minute of compiling hardly comes back: for
-    fewer than 6,000 steps, or so few passes over data of unknown size that 16,000 samples would not make that many, for
-    recurrent models, and products no larger than 64 by 64. And it is refused
+    fewer than 6,000 steps (4,000 of a transformer of the script's own), or so few passes over data of unknown size that
+    6,000 samples would not make that many, for recurrent models, and products no larger than 64 by 64. And it is refused
 
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - for detectors and graph networks, and where what acts in an environment is called by other methods than itself;
@@ -54,7 +54,6 @@ from turbofix.program.evidence import of_device, of_loop, of_value
 from turbofix.program.model import Compiling, Evaluation, Framework, Model, Step, Training, TrainingProgram
 from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
-from turbofix.regex import regex
 
 from ._loaders import reason_beside
 from ._options import TurnedOn, turned_on
@@ -94,7 +93,7 @@ from ._trainers import (
 )
 from ._trainers import on_gpu as trains_on_gpu
 from ._trainers import why_not as why_not_setting
-from ._work import is_narrow, is_wide, worth_of_work
+from ._work import is_narrow, is_over_tokens, is_wide, looks_up, worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -112,17 +111,17 @@ SINCE = (2, 2)  # torch.nn.Module.compile
 ENOUGH = 20_000
 """Steps that earn a minute of compiling back, at 3 milliseconds saved on each."""
 
-FEW = 6_000
-"""Steps that do not, at 10 milliseconds saved on each."""
+FEW, FEW_OF_TOKENS = 6_000, 4_000
+"""Steps that do not, at 10 milliseconds saved on each; a transformer of the script's own saves more."""
 
-LARGE = 16_000
-"""Samples that data of unknown size rarely have: those that a library brings have a known one."""
+LARGE, LARGE_TEXTS = 6_000, 26_000
+"""Samples that data of unknown size rarely have: those that a library brings have a known one. Texts are many."""
 
 USUAL, LARGEST = 16, 128
 """Samples of a batch of unknown size, and of the largest that does not itself tell of more data."""
 
-EPOCHS, LONG = 3, 1_000
-"""Passes over data, of a ``Trainer`` by default, and what one not known may be."""
+EPOCHS, MANY, LONG = 3, 50, 1_000
+"""Passes over data, of a ``Trainer`` by default, up to where they may be over soon, and what one not known may be."""
 
 SWITCH = "torch_compile"
 NETWORKS = (
@@ -134,7 +133,6 @@ ASKED, COUNTED = "{torch.cuda.is_available}()", "{torch.cuda.device_count}() == 
 HEAVY = MATMULS | CONVOLUTIONS | RECURRENT
 WITH_KERNELS = frozenset(("mamba_ssm", "causal_conv1d", "bitsandbytes", "kaolin", "pytorch3d"))
 DETECTING = frozenset(f"torchvision.ops.{name}" for name in ("nms", "batched_nms", "roi_align", "roi_pool"))
-GENERATING = regex(r"^transformers\.\w*(ConditionalGeneration|CausalLM|LMHead|Seq2Seq)")
 COPYING = "torch.nn.DataParallel"
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 
@@ -185,7 +183,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         longest = max((each for each in known if each is not None), default=None)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-        passes = LONG if longest else max((step.passes or LONG for step in steps if step.loaders), default=LONG)
+        rounds = [step.passes or LONG for step in steps if step.loaders and not goes_on(program, step)]
+        passes = LONG if longest else max(rounds, default=LONG)
         batch = min(batch_of(program, step) or USUAL for step in steps)
         soon = over_soon(longest if None not in known else None, passes, batch, (model,))
         reason = why_not(program, model, steps) or soon
@@ -235,18 +234,32 @@ def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
     return Plan(place, compiling.text, test, compiling.after is None, dynamic, compiling.methods)
 
 
+def goes_on(program: TrainingProgram, step: Step) -> bool:
+    """Whether a pass over what a step reads may be of any length: it begins anew where it ends, or a sampler says."""
+    read = [each for each in program.loaders if each.site in step.loaders]
+    return any(each.cycled or each.argument("sampler").state != "absent" for each in read)
+
+
 def over_soon(steps: int | None, passes: int, batch: int, models: Iterable[Model]) -> str | None:
     """Why a training is too short where that is known, or most data of unknown size are too small for its passes.
 
-    The texts that a language model learns from may be endless, and what is read once, too.
+    The texts that a language model of the script's own learns from may be endless.
     """
-    if steps and steps < FEW:
+    own = any(is_over_tokens(each) and not brought(each) and not looks_up(each, batch) for each in models)
+    few, large = (FEW_OF_TOKENS, LARGE_TEXTS) if own else (FEW, LARGE)
+    if steps and steps < few:
         return f"its {steps:,} steps or so hardly earn back the minute that compiling takes"
-    needs = 0 if steps or passes == 1 else FEW * min(batch, LARGEST) // passes
-    if needs <= LARGE or any(GENERATING.search(layer) for model in models for layer in model.layers):
+    needs = 0 if steps or (own and passes == 1) else few * min(batch, LARGEST) // passes
+    if needs <= large or passes > MANY:
         return None
-    why = f"its few passes over the data earn back the minute that compiling takes from some {needs:,} samples on"
-    return f"{why}: where it has more, compile the model"
+    many = "few passes" if passes > 1 else "one pass"
+    why = f"its {many} over the data earn{'s' * (passes == 1)} back the minute that compiling takes"
+    return f"{why} from some {needs:,} samples on: where it has more, compile the model"
+
+
+def brought(model: Model) -> bool:
+    """Whether a part of a model is a library's whole network."""
+    return any(layer.startswith(NETWORKS) for layer in model.layers)
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -257,8 +270,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         if gpu is False or any(each.compiled is not None for _, each, _ in training.parts):
             continue
         for text, model, starts in training.parts:
-            whole = any(layer.startswith(NETWORKS) for layer in model.layers)
-            heavy = model.layers & HEAVY or model.convolutions or whole or (model.cls is None and not model.layers)
+            heavy = model.layers & HEAVY or model.convolutions or brought(model) or (model.cls is None and not model.layers)
             key = (starts if training.inside else None, text)
             if key in told or not heavy:
                 continue
@@ -382,9 +394,7 @@ def why_not_as_it_is(program: TrainingProgram, model: Model) -> str | None:
     for _, site in asked_for_determinism(program):
         return f"the script asks for deterministic algorithms ({site.line_from(program.entry)})"
     cells = sorted(each.rpartition(".")[2] for each in model.layers & (RECURRENT | GATED_CELLS))
-    if cells and not (
-        any(each.whole for each in model.convolutions) or any(each.startswith(NETWORKS) for each in model.layers)
-    ):
+    if cells and not (any(each.whole for each in model.convolutions) or brought(model)):
         return f"most of its work is in {cells[0]}, whose kernels stay as they are: compile other parts by themselves"
     if graphs := sorted(program.libraries & GRAPHS):
         return f"the kernels of {graphs[0]} do the work, and graphs differ in size: each would be compiled anew"

@@ -32,8 +32,8 @@ Use instead
     ``RESUME=unfinished-....pt python train.py``.
 
 When refused
-    Nothing is offered for a training that is known to be short (five million samples), or saves the weights in each of
-    its few passes, saves the optimizer's state, or speaks of resuming or signals. It is refused where files are deleted
+    Nothing is offered for a training that is known to be short (five million samples), runs nobody knows how often, or
+    saves the weights in each of its few passes, saves the optimizer's state, or speaks of resuming or signals. It is refused where files are deleted
     at the start, in notebooks, under Accelerate, where several processes or loops train, where the outer loop is no
     ``for ... in range(...)``, and where an epoch leaves to the next what cannot be saved. A split by chance without a
     seed gets one: another split would test on rows that were trained on.
@@ -74,7 +74,7 @@ codemod = Codemod(
 SAMPLES = 5_000_000
 """A training of fewer samples than this is short: an hour or so at the speed of a small network."""
 
-ROUNDS = 20
+ROUNDS = 50
 """So many epochs over nobody knows how many samples take hours as likely as not."""
 
 FEW = 5
@@ -120,8 +120,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if run.drawn:
         drawn = " and ".join(f"`{name}` on {site.line_from(run.loop.path)}" for site, name in run.drawn)
         message += f"; a seed for {drawn} lets the run that goes on choose the same data"
-    if run.rounds == 1:
+    if run.rounds is None and reason is None:
+        reason = "how often it runs is not known, and it may be over soon"
+    elif run.rounds == 1:
         reason = "it is one pass over the data, which would begin anew"
+    elif run.rounds < FEW and run.samples is None and run.result is not None:
+        reason = "its few passes may be over soon"
     if program.entry.suffix == ".ipynb":
         reason = "a notebook keeps its names when a cell is interrupted, but not when its kernel dies"
     if program.framework is Framework.ACCELERATE:
@@ -145,7 +149,7 @@ def is_short(program: TrainingProgram, run: Run) -> bool:
     if run.rounds is None:
         return False
     if run.samples is None:
-        return run.rounds < FEW and (run.weights or run.result) is not None
+        return run.rounds < FEW and run.weights is not None
     if run.samples == 1:  # a loop over steps
         return run.rounds < STEPS * (10 if are_narrow(program) else 1)
     return run.rounds * run.samples < SAMPLES

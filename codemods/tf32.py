@@ -83,7 +83,7 @@ from ._trainers import (
     stays_on_cpu,
 )
 from ._trainers import why_not as why_not_setting
-from ._work import is_narrow, worth_of_work
+from ._work import is_narrow, looks_up, worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -98,6 +98,7 @@ codemod = Codemod(
 )
 
 OFF = " (here where mixed precision is off)"
+WHERE_ON = ", where mixed precision is on"
 ANOTHER = "its products are computed in another precision than float32"
 AMPERE = (8, 0)
 ACTING = 512  # the layers of what acts in an environment, on a batch of a few hundred states
@@ -155,9 +156,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings whose script sets the switch."""
     models = [model for model in in_use(program) if not model.half or is_float64(model)]
-    left = OFF * is_switched(program)
-    if is_in_another(program) and not left:
-        yield from codemod.nothing(program, ANOTHER)
+    if is_in_another(program):
+        yield from codemod.nothing(program, ANOTHER + WHERE_ON * is_switched(program))
         return
     if not may_contain(models, program.steps, MATMULS, PRODUCTS):
         yield from nothing(program, models)
@@ -169,17 +169,17 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     if models and (is_unseen(models, by_hand) or all(little)):
         yield from nothing(program, models)
         return
-    message, seen = slow(models) + left, (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
+    message, seen = slow(models), (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
     reason, place = why_not(program), where(program)
     if reason is not None or place is None:
         lost = "nothing here calls what trains: set it where the training is started"
         yield codemod.refuse(place or program.steps[0].loop.site, message, reason or lost, evidence=seen)
         return
     own = program.complete and not (program.framework in NAMES and is_open(program))
-    wide = own and not left and any(has_noticeable(each.products, batch) for each in models)
+    wide = own and any(has_noticeable(each.products, batch) for each in models)
     assumes = (*gpu, *(() if wide else (WIDE_ENOUGH,)), *((LEARNS_IN_TF32,) if solves(program) else ()))
     newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-    worth = Worth.SMALL if left else worth_of(program, models, batch, wide)
+    worth = worth_of(program, models, batch, wide)
     yield codemod.finding(place, message, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -202,7 +202,7 @@ def is_little(program: TrainingProgram, model: Model, batch: int | None, *, by_h
     """Whether nothing of a model is multiplied but small matrices, or what is seen of it convolves for the rest."""
     if by_hand:  # the scores of a narrow attention are as small
         return model.products.by_position and is_narrow(program, model)
-    if is_narrow(program, model, ACTING) or has_none(model.products, batch):
+    if is_narrow(program, model, ACTING) or has_none(model.products, batch) or looks_up(model, batch):
         return True
     own = all(layer.startswith(PLAIN) or layer.partition(".models.")[2].startswith(FAMILIES) for layer in model.layers)
     plain = own and model.layers & (MATMULS | RECURRENT) <= {"torch.nn.Linear"}
