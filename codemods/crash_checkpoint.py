@@ -120,8 +120,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if run.drawn:
         drawn = " and ".join(f"`{name}` on {site.line_from(run.loop.path)}" for site, name in run.drawn)
         message += f"; a seed for {drawn} lets the run that goes on choose the same data"
-    if run.rounds is None and reason is None:
-        reason = "how often it runs is not known, and it may be over soon"
+    if run.rounds is None:
+        reason = reason or "how often it runs is not known, and it may be over soon"
     elif run.rounds == 1:
         reason = "it is one pass over the data, which would begin anew"
     elif run.rounds < FEW and run.samples is None and run.result is not None:
