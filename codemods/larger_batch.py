@@ -21,8 +21,8 @@ Use instead
     small samples to 256, and the rest stays accumulated. Lightning, Accelerate and the ``Trainer`` have both numbers.
 
     Without accumulation, or where few samples add up, batches of up to 16 become 64 (under the ``Trainer`` 32), of up
-    to 32 for a narrow network four times as large, and up to 64 rows of a table or pictures of 32 by 32 at least 128.
-    The learning rate grows where it is written. Batches of up to 8 of an evaluation become at least 32.
+    to 32 for a narrow network four times as large, of up to 3 for one that gives whole pictures 16, and up to 64 rows
+    of a table or pictures of 32 by 32 at least 128. The learning rate grows where it is written. Batches of up to 8 of an evaluation become at least 32.
 
 When refused
     Refused for torchvision's detectors, where the loss is not divided by the number of accumulated batches, where the
@@ -84,7 +84,7 @@ from ._loaders import (
     said_beside,
 )
 from ._pages import pages_of
-from ._precision import is_detector, on_a_gpu
+from ._precision import ENVIRONMENTS, is_detector, on_a_gpu
 from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, limit, on_gpu, rests_on_gpu, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
@@ -108,6 +108,9 @@ what is enough for the ``Trainer``, whose own default is a batch of 8."""
 
 LARGE = regex(r"[Rr]esize\w*\(\D{0,9}([6-9]\d|\d{3})|\b(224|227|299|384)\b")
 """What tells that pictures are made larger: the number that they are resized to, or one that networks are made for."""
+
+ENLARGING = ("ConvTranspose", "PixelShuffle", "Upsample")
+"""Layers of what gives a picture, or a number for each of its points."""
 
 BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 """The two settings of transformers' trainer."""
@@ -199,8 +202,8 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     models = models_of(program, steps)
     layers, work = [layer for model in models for layer in model.layers], loader.dataset.work
     as_they_are = size == 1 and "decode" in work and "transform" not in work
-    if as_they_are or any(layer.endswith("3d") for layer in layers):
-        return 0, 0  # a few volumes, or a whole photograph, fill the memory
+    if as_they_are or any(layer.endswith("3d") for layer in layers) or program.libraries & ENVIRONMENTS:
+        return 0, 0  # a few volumes, or a whole photograph, fill the memory; an agent's batch is a part of its method
     detects, evaluates = any(map(is_detector, models)), loader.role == "evaluation"
     if not (is_read_again(program, loader) and not detects if evaluates else loader.role in ("training", "both")):
         return 0, 0
@@ -212,6 +215,8 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     little = data.qualname in SMALL_IMAGES and not says(program, LARGE)
     if little or ((data.kind == "tensors" or data.table or bare) and not large):
         return SMALL_ROWS, min(ENOUGH_ROWS, max(SMALL_ROWS * 2, size * 8))
+    if any(layer.rpartition(".")[2].startswith(ENLARGING) for layer in layers):
+        return FEWEST - 1, SMALL  # what it gives is as large as a picture, and so is what it computes on the way
     narrow = models and all(
         each.products.layers and not each.convolutions and is_bound_by_launches(each.products, size) for each in models
     )
