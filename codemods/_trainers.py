@@ -193,10 +193,10 @@ def why_not(
         return f"the call unpacks a mapping that may already hold {name}"
     for setting, site in training.changed:
         if setting in ("", name):
-            return f"the script changes the settings afterwards ({site.line_from(program.entry)})"
+            return f"the script changes the settings afterwards ({site.line_from(training.site.path)})"
     for setting, site in training.reads:
         if setting == name:
-            return f"the script reads {name} for something else too ({site.line_from(program.entry)})"
+            return f"the script reads {name} for something else too ({site.line_from(training.site.path)})"
     return None
 
 

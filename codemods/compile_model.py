@@ -346,7 +346,7 @@ def has_one_length(training: Training) -> bool:
 def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:
     """What makes the trainer's switch unsafe, or may make it a loss."""
     for _, site in asked_for_determinism(program):
-        return f"the script asks for reproducible results ({site.line_from(program.entry)})"
+        return f"the script asks for reproducible results ({site.line_from(training.site.path)})"
     if not is_off(training.argument("full_determinism")):
         return "the script asks for reproducible results (full_determinism)"
     if training.precision == "other":
@@ -392,7 +392,7 @@ def has_one_size(program: TrainingProgram, model: Model, steps: list[Step]) -> b
 def why_not_as_it_is(program: TrainingProgram, model: Model) -> str | None:
     """What makes compiling a model wrong, or brings nothing, whatever calls it."""
     for _, site in asked_for_determinism(program):
-        return f"the script asks for deterministic algorithms ({site.line_from(program.entry)})"
+        return f"the script asks for deterministic algorithms ({site.line_from(model.site.path)})"
     cells = sorted(each.rpartition(".")[2] for each in model.layers & (RECURRENT | GATED_CELLS))
     if cells and not (any(each.whole for each in model.convolutions) or brought(model)):
         return f"most of its work is in {cells[0]}, whose kernels stay as they are: compile other parts by themselves"
@@ -427,7 +427,7 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
     itself = compiling.off.state != "absent"  # the script compiles it, in its own way
     for hazard in (None if itself else compiling.barred, compiling.foreign):
         if hazard is not None:
-            return f"{hazard.why} ({hazard.site.line_from(program.entry)})"
+            return f"{hazard.why} ({hazard.site.line_from(model.site.path)})"
     if any(act.create_graph for step in steps for act in step.backwards):
         return "gradients are differentiated (create_graph), which compiled graphs do not bear"
     if program.processes and not program.script.trains_here:

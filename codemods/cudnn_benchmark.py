@@ -183,7 +183,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
 def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:
     """What makes the trainer's switch unsafe or useless, if anything."""
     for name, site in deterministic(program):
-        line = site.line_from(program.entry)
+        line = site.line_from(training.site.path)
         return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
     if not is_off(training.argument("deterministic")):
         return "the script asks for reproducible results (deterministic)"

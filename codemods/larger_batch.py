@@ -296,7 +296,7 @@ def grown(  # noqa: PLR0913
         reason = looks_at_one(program, loader)
         if batch.comment is not None and is_telling(batch.comment):
             reason = "that comment may say why it is one"
-    reason = reason or made_for(program, batch)
+    reason = reason or made_for(program, loader)
     risk = Risk.EQUIVALENT if evaluates else Risk.RECIPE
     if reason is not None:
         return codemod.refuse(place(loader), message, reason, risk=risk, evidence=seen)
@@ -452,11 +452,12 @@ def why_not_under_trainer(program: TrainingProgram, training: Training, names: t
     return next(filter(None, reasons), None) or why_not_written(*(each for each in given if each.state != "absent"))
 
 
-def made_for(program: TrainingProgram, batch: Argument) -> str | None:
+def made_for(program: TrainingProgram, loader: Loader) -> str | None:
     """Whether a model is made for batches of a number, as one with a cache of what it computed is."""
     places = [each for model in program.models for each in (model.site, model.cls) if each is not None]
-    read = next((read for read in batch.reads if any(is_inside(read, each) for each in places)), None)
-    return f"the model is made for batches of that size ({read.line_from(program.entry)})" if read else None
+    reads = loader.argument("batch_size").reads
+    read = next((read for read in reads if any(is_inside(read, each) for each in places)), None)
+    return f"the model is made for batches of that size ({read.line_from(place(loader).path)})" if read else None
 
 
 def by_default(*given: Argument) -> tuple[Assumption, ...]:

@@ -613,7 +613,7 @@ def only_forked(program: TrainingProgram, loader: Loader) -> str | None:
         own = "." not in (loader.dataset.qualname or ".") or loader.collate != "default"
         return f"its dataset or collate_fn is defined in the notebook and {spawned}" if own else None
     if program.script.on_gpu is not None:
-        line = program.script.on_gpu.line_from(program.entry)
+        line = program.script.on_gpu.line_from(loader.site.path)
         return (
             f"the script works on the GPU outside of its guard ({line}), which every spawned worker would do once more"
         )
