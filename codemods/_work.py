@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from turbofix.findings import Site, Worth
 from turbofix.program.model import Model, TrainingProgram
 from turbofix.program.sizes import SMALL_BATCH, are_small, has_noticeable, is_bound_by_launches
+from turbofix.regex import regex
 
 from ._precision import ENVIRONMENTS, RECURRENT
 
@@ -20,9 +21,8 @@ NARROW = 64
 """A side of a matrix, as long as it is wide, whose product is over in the time that its launch takes."""
 
 TABLES = frozenset(("Embedding", "EmbeddingBag"))
-PLAIN = frozenset(
-    ("Linear", "Dropout", "BatchNorm1d", "ModuleList", "ModuleDict", "Sequential", "ReLU", "LeakyReLU", "PReLU", "Tanh")
-    + ("Sigmoid", "Softmax", "BCELoss", "BCEWithLogitsLoss", "MSELoss", "CrossEntropyLoss")
+PLAIN = regex(
+    r"(Linear|Dropout|BatchNorm1d|Module(List|Dict)|Sequential|\w*ReLU|Tanh|Sigmoid|Softmax|(BCE|MSE|Cross)\w+)$"
 )
 """Layers of a recommender beside its tables: nothing of a transformer's is among them but what it multiplies with."""
 
@@ -79,7 +79,7 @@ def is_thin(model: Model, batch: int | None) -> bool:
 def looks_up(model: Model, batch: int | None) -> bool:
     """Whether a model looks rows up in tables for a few plain layers, of which none is known to be large."""
     names = {layer.rpartition(".")[2] for layer in model.layers}
-    plain = model.layers_complete and names & TABLES and names <= TABLES | PLAIN
+    plain = model.layers_complete and names & TABLES and all(map(PLAIN.match, names - TABLES))
     return bool(plain) and not has_noticeable(model.products, batch)
 
 

@@ -208,7 +208,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         taken.add(place)
         models, batch, calls = models_of(program, step), batch_of(program, step), {each.qualname for each in step.calls}
         if models and not calls & PRODUCTS and all(looks_up(model, batch) for model in models):
-            yield codemod.refuse(place, message, "most of its work is to look rows up, which 16 bits do not make faster")
+            yield codemod.refuse(place, message, "most of its work is to look rows up, which 16 bits make no faster")
             continue
         if worth is Worth.SMALL and all(is_over_at_once(program, model, batch) for model in models):
             yield codemod.in_place(place, "its layers are over before the next one is launched: 16 bits bring nothing")

@@ -24,7 +24,7 @@ Use instead
 When refused
     Nothing is said on a CPU and for GPUs before Volta. It is refused where a minute of compiling hardly comes back: for
     fewer than 6,000 steps (4,000 of a transformer of the script's own), or so few passes over data of unknown size that
-    6,000 samples would not make that many, for recurrent models, and products no larger than 64 by 64. And it is refused
+    6,000 samples would not make that many, for recurrent models, and products of 64 by 64. And it is refused
 
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - for detectors and graph networks, and where what acts in an environment is called by other methods than itself;
@@ -51,7 +51,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop, of_value
-from turbofix.program.model import Compiling, Evaluation, Framework, Model, Step, Training, TrainingProgram
+from turbofix.program.model import Compiling, Framework, Model, Step, Training, TrainingProgram
 from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
 
@@ -76,10 +76,8 @@ from ._precision import (
     said,
     version,
 )
-from ._sizes import have_one_size, uses, varying
+from ._sizes import varying
 from ._trainers import (
-    LOADING,
-    STEPPING,
     Switch,
     by_deepspeed,
     evidence,
@@ -93,7 +91,7 @@ from ._trainers import (
 )
 from ._trainers import on_gpu as trains_on_gpu
 from ._trainers import why_not as why_not_setting
-from ._work import is_narrow, is_over_tokens, is_wide, looks_up, worth_of_work
+from ._work import is_narrow, is_over_tokens, looks_up, worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -108,11 +106,8 @@ codemod = Codemod(
 
 VOLTA = (7, 0)
 SINCE = (2, 2)  # torch.nn.Module.compile
-ENOUGH = 20_000
-"""Steps that earn a minute of compiling back, at 3 milliseconds saved on each."""
-
 FEW, FEW_OF_TOKENS = 6_000, 4_000
-"""Steps that do not, at 10 milliseconds saved on each; a transformer of the script's own saves more."""
+"""Steps that earn no minute back, at 10 milliseconds saved on each; a transformer of the script's own saves more."""
 
 LARGE, LARGE_TEXTS = 6_000, 26_000
 """Samples that data of unknown size rarely have: those that a library brings have a known one. Texts are many."""
@@ -183,11 +178,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         longest = max((each for each in known if each is not None), default=None)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-        rounds = [step.passes or LONG for step in steps if step.loaders and not goes_on(program, step)]
+        # a pass may be of any length where what is read begins anew at its end, or a sampler says
+        free = {each.site for each in program.loaders if each.cycled or each.argument("sampler").state != "absent"}
+        rounds = [step.passes or LONG for step in steps if step.loaders and free.isdisjoint(step.loaders)]
         passes = LONG if longest else max(rounds, default=LONG)
         batch = min(batch_of(program, step) or USUAL for step in steps)
-        soon = over_soon(longest if None not in known else None, passes, batch, (model,))
-        reason = why_not(program, model, steps) or soon
+        counted = longest if None not in known else None
+        reason = why_not(program, model, steps) or over_soon(counted, passes, batch, (model,))
         off = compiling.off
         switch = turned_on(off)
         if off.state != "absent":
@@ -209,13 +206,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = (*seen, *(() if isinstance(plan, TurnedOn) else of_device(compiling.place, plan.place)))
         worths = [worth_of_work(program, (model,), batch_of(program, step), step.loaders) for step in steps]
         plain = differ is None and model.wrapped != COPYING and not compiling.methods
-        works = any(is_wide(model, batch_of(program, step)) for step in steps)
-        earned = works and longest is not None and longest >= ENOUGH
         assumes = (
             *gpu,
-            *(() if plain and program.complete and is_seen_through(model, steps) else (COMPILES,)),
-            *(() if (differ and not switch) or has_one_size(program, model, steps) else (FEW_SIZES,)),
-            *(() if earned else (LONG_ENOUGH,)),
+            COMPILES,
+            *(() if differ and not switch else (FEW_SIZES,)),
+            LONG_ENOUGH,
             *((OPTION_DEFAULT,) if off.option is not None else ()),
         )
         worth = max(min(worths), Worth.HIGH if plain else Worth.SOME)
@@ -234,12 +229,6 @@ def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
     return Plan(place, compiling.text, test, compiling.after is None, dynamic, compiling.methods)
 
 
-def goes_on(program: TrainingProgram, step: Step) -> bool:
-    """Whether a pass over what a step reads may be of any length: it begins anew where it ends, or a sampler says."""
-    read = [each for each in program.loaders if each.site in step.loaders]
-    return any(each.cycled or each.argument("sampler").state != "absent" for each in read)
-
-
 def over_soon(steps: int | None, passes: int, batch: int, models: Iterable[Model]) -> str | None:
     """Why a training is too short where that is known, or most data of unknown size are too small for its passes.
 
@@ -252,8 +241,7 @@ def over_soon(steps: int | None, passes: int, batch: int, models: Iterable[Model
     needs = 0 if steps or (own and passes == 1) else few * min(batch, LARGEST) // passes
     if needs <= large or passes > MANY:
         return None
-    many = "few passes" if passes > 1 else "one pass"
-    why = f"its {many} over the data earn{'s' * (passes == 1)} back the minute that compiling takes"
+    why = "so few passes over the data earn back the minute that compiling takes"
     return f"{why} from some {needs:,} samples on: where it has more, compile the model"
 
 
@@ -270,7 +258,9 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         if gpu is False or any(each.compiled is not None for _, each, _ in training.parts):
             continue
         for text, model, starts in training.parts:
-            heavy = model.layers & HEAVY or model.convolutions or brought(model) or (model.cls is None and not model.layers)
+            heavy = (
+                model.layers & HEAVY or model.convolutions or brought(model) or (model.cls is None and not model.layers)
+            )
             key = (starts if training.inside else None, text)
             if key in told or not heavy:
                 continue
@@ -291,14 +281,12 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             if reason is not None:
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
-            one_size = differ or (bool(loaders) and program.complete and have_one_size(program, loaders, resized))
-            opens = {ON_GPU: gpu is None, COMPILES: True, FEW_SIZES: not one_size, LONG_ENOUGH: True}
-            open_ones = tuple(each for each, is_open in opens.items() if is_open)
+            assumes = (*((ON_GPU,) if gpu is None else ()), COMPILES, *(() if differ else (FEW_SIZES,)), LONG_ENOUGH)
             methods = model.compiling.methods if model.compiling is not None else ()
             message += DYNAMIC if differ else ""
             plan = Plan(starts, text, ASKED, not training.inside, differ, methods)
             worth = worth_of_work(program, (model,), None, loaders)
-            yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
+            yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -324,28 +312,14 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         epochs = (limit(training, "num_train_epochs") or LONG) if passes.known else EPOCHS
         batch = limit(training, "per_device_train_batch_size") or 8
         reason = why_not_under_trainer(program, training) or over_soon(longest, epochs, batch, training.models)
-        plain = training.precision == "float32" and training.models and training.stacks
-        plain = plain and not training.overrides & (STEPPING | LOADING)
-        assumes = (
-            *rests_on_gpu(training),
-            *(() if plain else (COMPILES,)),
-            *(() if has_one_length(training) and training.stacks else (FEW_SIZES,)),
-            *(() if (longest or 0) >= ENOUGH else (LONG_ENOUGH,)),
-        )
+        assumes = (*rests_on_gpu(training), COMPILES, *(() if training.stacks else (FEW_SIZES,)), LONG_ENOUGH)
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
         yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=Worth.SOME)
 
 
-def has_one_length(training: Training) -> bool:
-    """Whether a trainer is known to put batches of one length together."""
-    size = training.argument("per_device_train_batch_size")
-    several = size.state == "absent" or (size.known and all(isinstance(each, int) and each > 1 for each in size.values))
-    return several and training.dataset is not None and training.dataset.kind == "map"
-
-
 def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:
     """What makes the trainer's switch unsafe, or may make it a loss."""
-    for _, site in asked_for_determinism(program):
+    for site in asked_for_determinism(program):
         return f"the script asks for reproducible results ({site.line_from(training.site.path)})"
     if not is_off(training.argument("full_determinism")):
         return "the script asks for reproducible results (full_determinism)"
@@ -356,11 +330,11 @@ def why_not_under_trainer(program: TrainingProgram, training: Training) -> str |
     return why_not_setting(program, training, SWITCH)
 
 
-def asked_for_determinism(program: TrainingProgram) -> Iterator[tuple[str, Site]]:
+def asked_for_determinism(program: TrainingProgram) -> Iterator[Site]:
     """Where the script asks for deterministic algorithms; cuDNN's alone are no matter to the compiler."""
     for setting in program.setting("torch.use_deterministic_algorithms"):
         if setting.value.state in ("unknown", "computed") or any(setting.value.values):
-            yield setting.name, setting.site
+            yield setting.site
 
 
 def is_heavy(model: Model) -> bool:
@@ -368,30 +342,9 @@ def is_heavy(model: Model) -> bool:
     return not model.layers_complete or bool(model.layers & HEAVY or model.convolutions)
 
 
-def is_seen_through(model: Model, steps: list[Step]) -> bool:
-    """Whether the compiler is known to make one graph of a model's forward pass, and a plain step is around it."""
-    known = model.layers_complete or any(each.whole and not each.unknown for each in model.convolutions)
-    plain = not any(
-        len(step.models) > 1
-        or len(step.backwards) > 1
-        or any(act.certainty != "seen" or act.keeps_graph for act in step.backwards)
-        or step.grad_reads
-        or any(act.closure for act in step.updates)
-        for step in steps
-    )
-    return known and plain and model.compiling is not None and model.compiling.hazard is None
-
-
-def has_one_size(program: TrainingProgram, model: Model, steps: list[Step]) -> bool:
-    """Whether all batches are known to have one size, the last of a pass left out."""
-    loops: list[Step | Evaluation] = [*steps, *(each for each in program.evaluations if uses(program, each, (model,)))]
-    read = all(step.source == "loader" for step in steps)
-    return read and all(have_one_size(program, loop.loaders, loop.resized) for loop in loops)
-
-
 def why_not_as_it_is(program: TrainingProgram, model: Model) -> str | None:
     """What makes compiling a model wrong, or brings nothing, whatever calls it."""
-    for _, site in asked_for_determinism(program):
+    for site in asked_for_determinism(program):
         return f"the script asks for deterministic algorithms ({site.line_from(model.site.path)})"
     cells = sorted(each.rpartition(".")[2] for each in model.layers & (RECURRENT | GATED_CELLS))
     if cells and not (any(each.whole for each in model.convolutions) or brought(model)):

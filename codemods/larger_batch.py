@@ -22,7 +22,8 @@ Use instead
 
     Without accumulation, or where few samples add up, batches of up to 16 become 64 (under the ``Trainer`` 32), of up
     to 32 for a narrow network four times as large, of up to 3 for one that gives whole pictures 16, and up to 64 rows
-    of a table or pictures of 32 by 32 at least 128. The learning rate grows where it is written. Batches of up to 8 of an evaluation become at least 32.
+    of a table or pictures of 32 by 32 at least 128. The learning rate grows where it is written. Batches of up to 8 of
+    an evaluation become at least 32.
 
 When refused
     Refused for torchvision's detectors, where the loss is not divided by the number of accumulated batches, where the
@@ -511,11 +512,10 @@ def accumulated(
     message = joined(size, many, factor) + read_elsewhere(program, loader) + said_beside(batch, sums)
     counted = by.guard if isinstance(by, Accumulation) else sums.site or loader.site
     told = (*of_loader(program, loader, "batch_size"), of_value("the number of accumulated batches", sums, counted))
+    reason = why_not_written(batch, sums) or why_not(program, loader, steps, by, size * factor)
     if batch.edit_at is not None and batch.edit_at == sums.edit_at:
         message = f"the {many} samples of a batch go forward and backward one by one"
         reason = "one number says how many are read and added up: put those of one size together, and take their mean"
-    else:
-        reason = why_not_written(batch, sums) or why_not(program, loader, steps, by, size * factor)
     if reason is not None:
         yield codemod.refuse(place(loader), message, reason, evidence=told)
         return
@@ -523,7 +523,7 @@ def accumulated(
     different = None if own or length is not None else "the number of samples may not be divisible by both"
     if norm is not None:
         different = f"{norm} sees the statistics of larger batches"
-    elif own and not by.divided:
+    elif isinstance(by, Accumulation) and not by.divided:
         different = f"the loss is not divided: the gradient is {factor} times smaller, which Adam divides out"
     elif length is not None and length % (size * many):
         different = f"{length} samples are no multiple of {size * many}: the last update weighs them differently"
@@ -548,7 +548,8 @@ def why_not(
     if loader.together or any(len(step.loaders) > 1 for step in steps):
         return "the batches of several loaders are read side by side"
     if isinstance(by, Accumulation):
-        own = {each.qualname.rpartition(".")[2] for each in program.optimizers if each.site in steps[0].optimizers}
+        sites = steps[0].optimizers
+        own = {(each.qualname or "").rpartition(".")[2] for each in program.optimizers if each.site in sites}
         if not by.divided and (steps[0].clips or not own or not own <= ADAPTIVE):
             return "the loss is not divided by the number of accumulated batches, so the gradient would shrink"
         return undoes(steps[0], by)

@@ -425,12 +425,7 @@ def restarts(program: TrainingProgram, loader: Loader) -> bool:
     entry = loader.mapping_entries.get("num_workers")
     if not has_any(workers) or (workers.site is None and (entry is None or 0 in workers.values)):
         return False
-    return goes_round(program, loader)
-
-
-def goes_round(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether it is read in several passes, by a loop of epochs or one that begins it again where it ends."""
-    return is_read_again(program, loader) or (loader.cycled and loader.role == "training")
+    return is_read_again(program, loader)
 
 
 def has_short_epochs(loader: Loader) -> bool:
@@ -736,7 +731,7 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
         entry=entry is not None,
         persistent=(
             loader.argument("persistent_workers").state == "absent"
-            and goes_round(program, loader)
+            and is_read_again(program, loader)
             and changed(program, loader) is None
         ),
         prefetch=(

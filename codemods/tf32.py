@@ -61,7 +61,6 @@ from ._precision import (
     autocast_of,
     called,
     convolves,
-    cuda_test,
     in_use,
     is_unknown,
     may_contain,
@@ -97,9 +96,7 @@ codemod = Codemod(
     otherwise="no float32 product of matrices was recognised here that a GPU would multiply faster in TF32",
 )
 
-OFF = " (here where mixed precision is off)"
-WHERE_ON = ", where mixed precision is on"
-ANOTHER = "its products are computed in another precision than float32"
+ANOTHER = "its products are computed in the precision that the script asks for by itself"
 AMPERE = (8, 0)
 ACTING = 512  # the layers of what acts in an environment, on a batch of a few hundred states
 SINCE = (1, 12)  # torch.set_float32_matmul_precision
@@ -121,8 +118,6 @@ SOLVING = re.compile(
     r"|ormqr|geqrf|matrix_exp|matrix_power|cdist|allclose|assert_close|(LowRank)?MultivariateNormal"
 )
 """Functions, methods and distributions whose result may be far off where a product that goes in is a little."""
-
-PLAIN_LINALG = frozenset(("norm", "vector_norm", "cross", "vecdot", "matmul", "multi_dot", "diagonal"))
 
 PLAIN = ("torch.nn.", "lightning.", "pytorch_lightning.")
 
@@ -157,7 +152,7 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     """Trainings whose script sets the switch."""
     models = [model for model in in_use(program) if not model.half or is_float64(model)]
     if is_in_another(program):
-        yield from codemod.nothing(program, ANOTHER + WHERE_ON * is_switched(program))
+        yield from codemod.nothing(program, ANOTHER)
         return
     if not may_contain(models, program.steps, MATMULS, PRODUCTS):
         yield from nothing(program, models)
@@ -263,7 +258,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         given, gpu = training.argument("precision"), on_gpu(training)
         if gpu is False:
             continue
-        full = given.state == "absent" or (given.known and bool(set(given.values) & {None, *FULL}))
+        full = given.state == "absent" or (given.known and set(given.values) <= {None, *FULL})
         if training.precision == "other" or not full:
             yield from codemod.nothing(program, ANOTHER)  # by the script or by whoever starts it
             continue
@@ -277,13 +272,12 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         if models and (is_unseen(models) or all(is_little(program, model, batch) for model in models)):
             yield from nothing(program, models)
             continue
-        partly = given.known and not set(given.values) <= {None, *FULL}
-        wide = program.complete and not is_sharded(training) and not partly
+        wide = program.complete and not is_sharded(training)
         wide = wide and any(has_noticeable(model.products, batch) for model in models)
         assumes = (*((ON_GPU,) if gpu is None else ()), *(() if wide else (WIDE_ENOUGH,)))
         newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-        worth = Worth.SMALL if partly else worth_of(program, models, batch, wide)
-        message, reason = slow(models) + OFF * partly, why_not(program)
+        worth = worth_of(program, models, batch, wide)
+        message, reason = slow(models), why_not(program)
         yield codemod.offer(training.site, message, reason, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -319,17 +313,6 @@ def is_in_another(program: TrainingProgram) -> bool:
     return bool(program.models) and all(model.half and not is_float64(model) for model in program.models)
 
 
-def is_switched(program: TrainingProgram) -> bool:
-    """Whether an option may switch off the autocast that a training runs under."""
-    parts = [program.part(autocast_of(program, step)) for step in program.steps]
-    if any(part is None or part.enabled.off for part in parts):
-        return False
-    tests = {cuda_test(step.device) for step in program.steps}
-    asked = [(each.enabled.state, (each.enabled.text or "").replace("'", '"')) for each in parts if each is not None]
-    sure = ("absent", "value", "computed")
-    return any(state not in sure and "is_available()" not in text and text not in tests for state, text in asked)
-
-
 def is_float64(model: Model) -> bool:
     """Whether the program chose double precision for a model."""
     return model.dtype == "float64"
@@ -354,13 +337,9 @@ def solves(program: TrainingProgram) -> bool:
     """Whether it solves equations, or takes small differences of large products, which would magnify rounding."""
     if program.libraries & SOLVING_LIBRARIES:
         return True
-    for call in (call for step in program.steps for call in step.calls):
-        last = call.qualname.rpartition(".")[2]
-        solving = SOLVING.fullmatch(last) and call.qualname.startswith(("torch.", "Tensor."))
-        by_differences = last == "cdist" and 1 in call.constants  # without a product
-        if (solving and not by_differences) or (call.qualname.startswith("torch.linalg.") and last not in PLAIN_LINALG):
-            return True
-    return False
+    names = (call.qualname for step in program.steps for call in step.calls)
+    own = (each for each in names if each.startswith(("torch.", "Tensor.")))
+    return any(SOLVING.fullmatch(each.rpartition(".")[2]) or each.startswith("torch.linalg.") for each in own)
 
 
 @codemod.rewrite

@@ -31,16 +31,13 @@ def objections(
     To say nothing of a line is an objection too. A file that starts nothing has none. Of what is not accepted that is
     asked, too, unless the codemod has something for the file that is: what is listed is what ``--likely`` takes.
     """
+    all_of_them = [(report, each) for report in reports for each in report.findings if each.fixable]
+    taken = {(each.codemod, each.site.path) for report, each in all_of_them if report.accepts(each)}
     wanted: dict[Path, dict[tuple[str, Site], bool]] = {}
-    for report in reports:
-        for each in report.findings:
-            if each.fixable:
-                here, key = wanted.setdefault(each.site.path, {}), (each.codemod, each.site)
-                here[key] = here.get(key, False) or report.accepts(each)
-    for here in wanted.values():
-        taken = {codemod for (codemod, _), accepted in here.items() if accepted}
-        for key in [key for key, accepted in here.items() if key[0] in taken and not accepted]:
-            del here[key]
+    for report, each in all_of_them:
+        accepted = (each.codemod, each.site.path) in taken
+        if report.accepts(each) or not accepted:
+            wanted.setdefault(each.site.path, {})[each.codemod, each.site] = accepted
     found: dict[tuple[str, Path], Objection] = {}
     for report in (*reports, *sharing):
         for codemod, site, why_not in _of(report, wanted) if report.trains and not report.defines else ():
