@@ -125,7 +125,7 @@ SETS_RATE = regex(
 )
 """What gives an optimizer another learning rate than its argument: a schedule's own, a line, a group's."""
 
-ADAPTIVE = frozenset(("Adam", "AdamW", "NAdam", "RAdam"))
+ADAPTIVE = ("Adam", "AdamW")
 """Optimizers whose updates are as large where all gradients are a number of times smaller."""
 
 FAR = 16
@@ -548,9 +548,8 @@ def why_not(
     if loader.together or any(len(step.loaders) > 1 for step in steps):
         return "the batches of several loaders are read side by side"
     if isinstance(by, Accumulation):
-        sites = steps[0].optimizers
-        own = {(each.qualname or "").rpartition(".")[2] for each in program.optimizers if each.site in sites}
-        if not by.divided and (steps[0].clips or not own or not own <= ADAPTIVE):
+        used = [each.qualname or "" for each in program.optimizers if each.site in steps[0].optimizers]
+        if not by.divided and (steps[0].clips or not used or not all(each.endswith(ADAPTIVE) for each in used)):
             return "the loss is not divided by the number of accumulated batches, so the gradient would shrink"
         return undoes(steps[0], by)
     scheduled = any(step.scheduler_steps for step in steps)
