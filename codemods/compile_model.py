@@ -183,9 +183,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         rounds = [step.passes or LONG for step in steps if step.loaders and free.isdisjoint(step.loaders)]
         passes = LONG if longest else max(rounds, default=LONG)
         batch = min(batch_of(program, step) or USUAL for step in steps)
-        reason = why_not(program, model, steps) or over_soon(
-            None if None in known else longest, passes, batch, (model,)
-        )
+        counted = longest if None not in known else None
+        reason = why_not(program, model, steps) or over_soon(counted, passes, batch, (model,))
         off = compiling.off
         switch = turned_on(off)
         if off.state != "absent":

@@ -276,8 +276,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         wide = wide and any(has_noticeable(model.products, batch) for model in models)
         assumes = (*((ON_GPU,) if gpu is None else ()), *(() if wide else (WIDE_ENOUGH,)))
         newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-        worth = worth_of(program, models, batch, wide)
-        message, reason = slow(models), why_not(program)
+        worth, message, reason = worth_of(program, models, batch, wide), slow(models), why_not(program)
         yield codemod.offer(training.site, message, reason, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
