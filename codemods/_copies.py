@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from turbofix.assumptions import BATCHES_ON_HOST, ON_GPU, Assumption
+from turbofix.assumptions import BATCHES_ON_HOST, Assumption
 from turbofix.findings import Site, Worth
-from turbofix.program.model import Evaluation, Loader, Placement, Step, TrainingProgram, Transfer
+from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Transfer
 from turbofix.program.pinning import gives_graphs, is_idle, pinning
 from turbofix.records import dataclass
 
 from ._loaders import ONCE, is_in_the_way, is_once, may_be_non_blocking
-from ._precision import SIMPLE, cuda_test
+from ._precision import SIMPLE, cuda_test, on_a_gpu
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
     """The copies of batches that could run beside the computation, in the order of the source."""
     for transfer, loaders, once in copies(program):
         is_batch = transfer.what in ("batch", "object") or transfer.likely == "batch"
-        goes = goes_to_gpu(program, transfer.to)
+        goes = on_a_gpu(program, transfer.to)
         new = transfer.non_blocking.state == "absent"
         own = new and transfer.what == "input" and transfer.pageable  # of a step that makes its batches by itself
         if not (is_batch or own) or goes is None or transfer.again or transfer.dtype_only:
@@ -82,13 +82,6 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
                 value = f'{{torch.device}}({transfer.to.text}).type == "cuda"'  # of a device, its name or its number
             why = "the device may be Apple's, where such a copy may be read too early, and no test here tells"
             yield Copying(transfer, loaders, "can be", value, why, assumes)
-
-
-def goes_to_gpu(program: TrainingProgram, to: Placement) -> tuple[Assumption, ...] | None:
-    """What it assumes that a copy goes to a GPU; None where it goes somewhere else."""
-    if to.reaches_cuda:
-        return ()
-    return (ON_GPU,) if to.where == "unknown" and program.names_cuda else None
 
 
 def eased(program: TrainingProgram) -> dict[Site, Copying]:

@@ -52,7 +52,7 @@ def trains_again(program: TrainingProgram) -> bool:
 
 
 def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether the loader is read in more than one epoch, as far as that can be seen, and never while it is being read.
+    """Whether the loader is read in more than one pass, as far as that can be seen, and never while it is being read.
 
     Workers that are kept serve one reader: a second one would set the first back.
     """
@@ -63,7 +63,7 @@ def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
     if is_built_each_time(loader) or any(each & steps for each in inner):
         return False
     in_steps = any(loader.site in step.loaders and step.epoch_loop for step in program.steps)
-    return in_steps or any(inner)
+    return in_steps or any(inner) or (loader.cycled and loader.role == "training")
 
 
 MANY = 3

@@ -112,11 +112,10 @@ def cuda_test(place: Placement) -> str | None:
     return place.test
 
 
-def on_a_gpu(program: TrainingProgram) -> tuple[Assumption, ...] | None:
-    """What a training that may run on a GPU assumes of that; None for one on a CPU, or that knows of no GPU."""
-    if program.device.reaches_cuda:
-        return ()
-    return (ON_GPU,) if program.device.where == "unknown" and program.names_cuda else None
+def on_a_gpu(program: TrainingProgram, to: Placement | None = None) -> tuple[Assumption, ...] | None:
+    """What a training (a copy ``to`` some place) that may run on a GPU assumes of that; None on a CPU."""
+    to = to or program.device
+    return () if to.reaches_cuda else (ON_GPU,) if to.where == "unknown" and program.names_cuda else None
 
 
 def convolves(model: Model) -> bool:

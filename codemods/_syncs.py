@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
-from turbofix.assumptions import ON_GPU, Assumption
+from turbofix.assumptions import Assumption
 from turbofix.edits import Edit
 from turbofix.findings import Gain, Site
 from turbofix.program.model import Evaluation, Guard, Loader, Look, Show, Step, Sync, TrainingProgram
 
 from ._frameworks import LEFT, NAMES
 from ._loaders import is_inside
+from ._precision import on_a_gpu
 
 BatchLoop: TypeAlias = Step | Evaluation
 Action: TypeAlias = Callable[[Edit], None]
@@ -77,10 +78,8 @@ def on_gpu(sync: Sync, loop: BatchLoop, program: TrainingProgram) -> tuple[Assum
 
     Where the tensor does not tell where it is, its loop does, or the program.
     """
-    for place in (sync.on_device, loop.device, program.device):
-        if place.where != "unknown":
-            return () if place.reaches_cuda else None
-    return (ON_GPU,) if program.names_cuda else None
+    places = (sync.on_device, loop.device)
+    return on_a_gpu(program, next((each for each in places if each.where != "unknown"), None))
 
 
 def lacks_float64(sync: Sync, loop: BatchLoop) -> bool:

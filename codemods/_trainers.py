@@ -114,6 +114,12 @@ def stays_on_cpu(training: Training) -> bool:
     return any(is_on(training.argument(name)) for name in _ELSEWHERE)
 
 
+def limit(training: Training, setting: str) -> int | None:
+    """The largest number that a setting may be, where it is a limit (-1 is none)."""
+    given = [each for each in training.argument(setting).values if isinstance(each, (int, float))]
+    return int(max(given)) if training.argument(setting).known and given and min(given) > 0 else None
+
+
 def rests_on_gpu(training: Training) -> tuple[Assumption, ...]:
     """What it rests on that the trainer takes the GPU, where an option or a test of the script's decides."""
     left = [given for given in map(training.argument, _ELSEWHERE) if not is_off(given)]
@@ -187,10 +193,10 @@ def why_not(
         return f"the call unpacks a mapping that may already hold {name}"
     for setting, site in training.changed:
         if setting in ("", name):
-            return f"the script changes the settings afterwards ({site.line_from(program.entry)})"
+            return f"the script changes the settings afterwards ({site.line_from(training.site.path)})"
     for setting, site in training.reads:
         if setting == name:
-            return f"the script reads {name} for something else too ({site.line_from(program.entry)})"
+            return f"the script reads {name} for something else too ({site.line_from(training.site.path)})"
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from turbofix.findings import Site, Worth
 from turbofix.program.model import Model, TrainingProgram
 from turbofix.program.sizes import SMALL_BATCH, are_small, has_noticeable, is_bound_by_launches
+from turbofix.regex import regex
 
 from ._precision import ENVIRONMENTS, RECURRENT
 
@@ -19,6 +20,12 @@ THIN_WORK = 1 << 30
 NARROW = 64
 """A side of a matrix, as long as it is wide, whose product is over in the time that its launch takes."""
 
+TABLES = frozenset(("Embedding", "EmbeddingBag"))
+PLAIN = regex(
+    r"(Linear|Dropout|BatchNorm1d|Module(List|Dict)|Sequential|\w*ReLU|Tanh|Sigmoid|Softmax|(BCE|MSE|Cross)\w+)$"
+)
+"""Layers of a recommender beside its tables: nothing of a transformer's is among them but what it multiplies with."""
+
 SEVERAL = 256
 """The samples of a batch of convolutions where nothing tells how many there are: rarely more."""
 
@@ -29,7 +36,7 @@ def worth_of_work(
     """What faster arithmetic is worth for some models, by whatever codemod: little for known thin layers, much for
     known wide ones and for layers over tokens; of others, and where loaders ``read`` files in the training process,
     nothing is known."""
-    if models and all(is_thin(model, batch) or is_narrow(program, model) for model in models):
+    if models and all(is_thin(one, batch) or is_narrow(program, one) or looks_up(one, batch) for one in models):
         return Worth.SMALL
     if any(is_wide(model, batch) for model in models):
         return Worth.HIGH
@@ -38,8 +45,12 @@ def worth_of_work(
         {"read", "decode", "tokenize"} & {*each.dataset.work} and each.argument("num_workers").values in ((), (0,))
         for each in loaders
     )
-    by_position = any(each.products.by_position and not each.layers & RECURRENT for each in models)
-    return Worth.HIGH if by_position and not starved else Worth.SOME
+    return Worth.HIGH if any(map(is_over_tokens, models)) and not starved else Worth.SOME
+
+
+def is_over_tokens(model: Model) -> bool:
+    """Whether a model multiplies at each position of a sequence, all of them at once."""
+    return model.products.by_position and not model.layers & RECURRENT
 
 
 def is_wide(model: Model, batch: int | None) -> bool:
@@ -63,6 +74,13 @@ def is_thin(model: Model, batch: int | None) -> bool:
     small = are_small(products, products.layers, SMALL_BATCH)
     taken = max((layer.inputs or 0 for layer in products.layers), default=0)
     return products.channels < taken and small and _convolved(model, batch) <= THIN_WORK
+
+
+def looks_up(model: Model, batch: int | None) -> bool:
+    """Whether a model looks rows up in tables for a few plain layers, of which none is known to be large."""
+    names = {layer.rpartition(".")[2] for layer in model.layers}
+    plain = model.layers_complete and names & TABLES and all(map(PLAIN.match, names - TABLES))
+    return bool(plain) and not has_noticeable(model.products, batch)
 
 
 def is_over_at_once(program: TrainingProgram, model: Model, batch: int | None) -> bool:

@@ -74,6 +74,7 @@ from turbofix.regex import regex
 from ._loaders import whole
 from ._options import left_off
 from ._precision import (
+    PRODUCTS,
     SIMPLE,
     THERE,
     asks_torch,
@@ -102,7 +103,7 @@ from ._sixteen import (
     worth_of,
 )
 from ._sixteen_under import under_accelerate, under_lightning, under_trainer
-from ._work import is_over_at_once
+from ._work import is_over_at_once, looks_up
 
 codemod = Codemod(
     __name__,
@@ -206,8 +207,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(place, message, str(refuse), evidence=of_forward(step))
             continue
         taken.add(place)
-        batch = batch_of(program, step)
-        if worth is Worth.SMALL and all(is_over_at_once(program, model, batch) for model in models_of(program, step)):
+        models, batch, calls = models_of(program, step), batch_of(program, step), {each.qualname for each in step.calls}
+        if models and not calls & PRODUCTS and all(looks_up(model, batch) for model in models):
+            yield codemod.refuse(place, message, "most of its work is to look rows up, which 16 bits make no faster")
+            continue
+        if worth is Worth.SMALL and all(is_over_at_once(program, model, batch) for model in models):
             yield codemod.in_place(place, "its layers are over before the next one is launched: 16 bits bring nothing")
             continue
         trained = len(step.forwards)

@@ -262,7 +262,7 @@ def why_not(program: TrainingProgram, model: Model) -> str | None:
     if any(each.dims == 3 for each in model.convolutions):
         return "it has convolutions over volumes, whose weights have five dimensions"
     for site in program.layouts.flattened[:1]:
-        line = site.line_from(program.entry)
+        line = site.line_from(model.site.path)
         return f"the weights, or their gradients, are seen as rows of numbers ({line}), which raises in another order"
     return None
 

@@ -23,8 +23,8 @@ Use instead
 
 When refused
     Nothing is said on a CPU and for GPUs before Volta. It is refused where a minute of compiling hardly comes back: for
-    fewer than 6,000 steps, or so few passes over data of unknown size that 16,000 samples would not make that many, for
-    recurrent models, and products no larger than 64 by 64. And it is refused
+    fewer than 6,000 steps (4,000 of a transformer of the script's own), or so few passes over data of unknown size that
+    6,000 samples would not make that many, for recurrent models, and products of 64 by 64. And it is refused
 
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - for detectors and graph networks, and where what acts in an environment is called by other methods than itself;
@@ -51,10 +51,9 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop, of_value
-from turbofix.program.model import Compiling, Evaluation, Framework, Model, Step, Training, TrainingProgram
+from turbofix.program.model import Compiling, Framework, Model, Step, Training, TrainingProgram
 from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
-from turbofix.regex import regex
 
 from ._loaders import reason_beside
 from ._options import TurnedOn, turned_on
@@ -77,10 +76,8 @@ from ._precision import (
     said,
     version,
 )
-from ._sizes import have_one_size, uses, varying
+from ._sizes import varying
 from ._trainers import (
-    LOADING,
-    STEPPING,
     Switch,
     by_deepspeed,
     evidence,
@@ -88,12 +85,13 @@ from ._trainers import (
     is_on,
     is_sharded,
     judged,
+    limit,
     rests_on_gpu,
     stays_on_cpu,
 )
 from ._trainers import on_gpu as trains_on_gpu
 from ._trainers import why_not as why_not_setting
-from ._work import is_narrow, is_wide, worth_of_work
+from ._work import is_narrow, is_over_tokens, looks_up, worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -108,20 +106,17 @@ codemod = Codemod(
 
 VOLTA = (7, 0)
 SINCE = (2, 2)  # torch.nn.Module.compile
-ENOUGH = 20_000
-"""Steps that earn a minute of compiling back, at 3 milliseconds saved on each."""
+FEW, FEW_OF_TOKENS = 6_000, 4_000
+"""Steps that earn no minute back, at 10 milliseconds saved on each; a transformer of the script's own saves more."""
 
-FEW = 6_000
-"""Steps that do not, at 10 milliseconds saved on each."""
-
-LARGE = 16_000
-"""Samples that data of unknown size rarely have: those that a library brings have a known one."""
+LARGE, LARGE_TEXTS = 6_000, 26_000
+"""Samples that data of unknown size rarely have: those that a library brings have a known one. Texts are many."""
 
 USUAL, LARGEST = 16, 128
 """Samples of a batch of unknown size, and of the largest that does not itself tell of more data."""
 
-EPOCHS, LONG = 3, 1_000
-"""Passes over data, of a ``Trainer`` by default, and what one not known may be."""
+EPOCHS, MANY, LONG = 3, 50, 1_000
+"""Passes over data, of a ``Trainer`` by default, up to where they may be over soon, and what one not known may be."""
 
 SWITCH = "torch_compile"
 NETWORKS = (
@@ -133,7 +128,6 @@ ASKED, COUNTED = "{torch.cuda.is_available}()", "{torch.cuda.device_count}() == 
 HEAVY = MATMULS | CONVOLUTIONS | RECURRENT
 WITH_KERNELS = frozenset(("mamba_ssm", "causal_conv1d", "bitsandbytes", "kaolin", "pytorch3d"))
 DETECTING = frozenset(f"torchvision.ops.{name}" for name in ("nms", "batched_nms", "roi_align", "roi_pool"))
-GENERATING = regex(r"^transformers\.\w*(ConditionalGeneration|CausalLM|LMHead|Seq2Seq)")
 COPYING = "torch.nn.DataParallel"
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 
@@ -184,10 +178,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         longest = max((each for each in known if each is not None), default=None)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-        passes = LONG if longest else max((step.passes or LONG for step in steps if step.loaders), default=LONG)
+        # a pass may be of any length where what is read begins anew at its end, or a sampler says
+        free = {each.site for each in program.loaders if each.cycled or each.argument("sampler").state != "absent"}
+        rounds = [step.passes or LONG for step in steps if step.loaders and free.isdisjoint(step.loaders)]
+        passes = LONG if longest else max(rounds, default=LONG)
         batch = min(batch_of(program, step) or USUAL for step in steps)
-        soon = over_soon(longest if None not in known else None, passes, batch, (model,))
-        reason = why_not(program, model, steps) or soon
+        counted = longest if None not in known else None
+        reason = why_not(program, model, steps) or over_soon(counted, passes, batch, (model,))
         off = compiling.off
         switch = turned_on(off)
         if off.state != "absent":
@@ -209,13 +206,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = (*seen, *(() if isinstance(plan, TurnedOn) else of_device(compiling.place, plan.place)))
         worths = [worth_of_work(program, (model,), batch_of(program, step), step.loaders) for step in steps]
         plain = differ is None and model.wrapped != COPYING and not compiling.methods
-        works = any(is_wide(model, batch_of(program, step)) for step in steps)
-        earned = works and longest is not None and longest >= ENOUGH
         assumes = (
             *gpu,
-            *(() if plain and program.complete and is_seen_through(model, steps) else (COMPILES,)),
-            *(() if (differ and not switch) or has_one_size(program, model, steps) else (FEW_SIZES,)),
-            *(() if earned else (LONG_ENOUGH,)),
+            COMPILES,
+            *(() if differ and not switch else (FEW_SIZES,)),
+            LONG_ENOUGH,
             *((OPTION_DEFAULT,) if off.option is not None else ()),
         )
         worth = max(min(worths), Worth.HIGH if plain else Worth.SOME)
@@ -237,15 +232,22 @@ def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
 def over_soon(steps: int | None, passes: int, batch: int, models: Iterable[Model]) -> str | None:
     """Why a training is too short where that is known, or most data of unknown size are too small for its passes.
 
-    The texts that a language model learns from may be endless, and what is read once, too.
+    The texts that a language model of the script's own learns from may be endless.
     """
-    if steps and steps < FEW:
+    own = any(is_over_tokens(each) and not brought(each) and not looks_up(each, batch) for each in models)
+    few, large = (FEW_OF_TOKENS, LARGE_TEXTS) if own else (FEW, LARGE)
+    if steps and steps < few:
         return f"its {steps:,} steps or so hardly earn back the minute that compiling takes"
-    needs = 0 if steps or passes == 1 else FEW * min(batch, LARGEST) // passes
-    if needs <= LARGE or any(GENERATING.search(layer) for model in models for layer in model.layers):
+    needs = 0 if steps or (own and passes == 1) else few * min(batch, LARGEST) // passes
+    if needs <= large or passes > MANY:
         return None
-    why = f"its few passes over the data earn back the minute that compiling takes from some {needs:,} samples on"
-    return f"{why}: where it has more, compile the model"
+    why = "so few passes over the data earn back the minute that compiling takes"
+    return f"{why} from some {needs:,} samples on: where it has more, compile the model"
+
+
+def brought(model: Model) -> bool:
+    """Whether a part of a model is a library's whole network."""
+    return any(layer.startswith(NETWORKS) for layer in model.layers)
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -256,8 +258,9 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         if gpu is False or any(each.compiled is not None for _, each, _ in training.parts):
             continue
         for text, model, starts in training.parts:
-            whole = any(layer.startswith(NETWORKS) for layer in model.layers)
-            heavy = model.layers & HEAVY or model.convolutions or whole or (model.cls is None and not model.layers)
+            heavy = (
+                model.layers & HEAVY or model.convolutions or brought(model) or (model.cls is None and not model.layers)
+            )
             key = (starts if training.inside else None, text)
             if key in told or not heavy:
                 continue
@@ -272,20 +275,18 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 reason = model.compiling.barred.why
             if is_sharded(training):
                 reason = "a strategy or plugin of the trainer may wrap its layers one by one"
-            steps, passes = number(training, "max_steps"), number(training, "max_epochs") or LONG
+            steps, passes = limit(training, "max_steps"), limit(training, "max_epochs") or LONG
             sizes = [size for each in program.loaders for size in each.samples.values if isinstance(size, int)]
             reason = reason or over_soon(steps, passes, max(sizes, default=USUAL), (model,))
             if reason is not None:
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
-            one_size = differ or (bool(loaders) and program.complete and have_one_size(program, loaders, resized))
-            opens = {ON_GPU: gpu is None, COMPILES: True, FEW_SIZES: not one_size, LONG_ENOUGH: True}
-            open_ones = tuple(each for each, is_open in opens.items() if is_open)
+            assumes = (*((ON_GPU,) if gpu is None else ()), COMPILES, *(() if differ else (FEW_SIZES,)), LONG_ENOUGH)
             methods = model.compiling.methods if model.compiling is not None else ()
             message += DYNAMIC if differ else ""
             plan = Plan(starts, text, ASKED, not training.inside, differ, methods)
             worth = worth_of_work(program, (model,), None, loaders)
-            yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
+            yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -300,7 +301,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             continue
         if program.target.capability < VOLTA or by_deepspeed(training) or not is_off(training.argument("fsdp")):
             continue
-        steps, longest = training.argument("max_steps"), number(training, "max_steps")
+        steps, longest = training.argument("max_steps"), limit(training, "max_steps")
         message = f"{called(training.models)} runs uncompiled, one kernel for each of its operations"
         there = judged(codemod, training, SWITCH, message, "the trainer compiles the model")
         if there is not None:
@@ -308,38 +309,18 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             continue
         seen = (of_value("max_steps", steps, training.site), *evidence(training, SWITCH))
         passes = training.argument("num_train_epochs")
-        epochs = (number(training, "num_train_epochs") or LONG) if passes.known else EPOCHS
-        batch = number(training, "per_device_train_batch_size") or 8
+        epochs = (limit(training, "num_train_epochs") or LONG) if passes.known else EPOCHS
+        batch = limit(training, "per_device_train_batch_size") or 8
         reason = why_not_under_trainer(program, training) or over_soon(longest, epochs, batch, training.models)
-        plain = training.precision == "float32" and training.models and training.stacks
-        plain = plain and not training.overrides & (STEPPING | LOADING)
-        assumes = (
-            *rests_on_gpu(training),
-            *(() if plain else (COMPILES,)),
-            *(() if has_one_length(training) and training.stacks else (FEW_SIZES,)),
-            *(() if (longest or 0) >= ENOUGH else (LONG_ENOUGH,)),
-        )
+        assumes = (*rests_on_gpu(training), COMPILES, *(() if training.stacks else (FEW_SIZES,)), LONG_ENOUGH)
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
         yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=Worth.SOME)
 
 
-def number(training: Training, setting: str) -> int | None:
-    """The largest number that a setting may be, where it is a limit (-1 is none)."""
-    given = [each for each in training.argument(setting).values if isinstance(each, (int, float))]
-    return int(max(given)) if training.argument(setting).known and given and min(given) > 0 else None
-
-
-def has_one_length(training: Training) -> bool:
-    """Whether a trainer is known to put batches of one length together."""
-    size = training.argument("per_device_train_batch_size")
-    several = size.state == "absent" or (size.known and all(isinstance(each, int) and each > 1 for each in size.values))
-    return several and training.dataset is not None and training.dataset.kind == "map"
-
-
 def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:
     """What makes the trainer's switch unsafe, or may make it a loss."""
-    for _, site in asked_for_determinism(program):
-        return f"the script asks for reproducible results ({site.line_from(program.entry)})"
+    for site in asked_for_determinism(program):
+        return f"the script asks for reproducible results ({site.line_from(training.site.path)})"
     if not is_off(training.argument("full_determinism")):
         return "the script asks for reproducible results (full_determinism)"
     if training.precision == "other":
@@ -349,11 +330,11 @@ def why_not_under_trainer(program: TrainingProgram, training: Training) -> str |
     return why_not_setting(program, training, SWITCH)
 
 
-def asked_for_determinism(program: TrainingProgram) -> Iterator[tuple[str, Site]]:
+def asked_for_determinism(program: TrainingProgram) -> Iterator[Site]:
     """Where the script asks for deterministic algorithms; cuDNN's alone are no matter to the compiler."""
     for setting in program.setting("torch.use_deterministic_algorithms"):
         if setting.value.state in ("unknown", "computed") or any(setting.value.values):
-            yield setting.name, setting.site
+            yield setting.site
 
 
 def is_heavy(model: Model) -> bool:
@@ -361,35 +342,12 @@ def is_heavy(model: Model) -> bool:
     return not model.layers_complete or bool(model.layers & HEAVY or model.convolutions)
 
 
-def is_seen_through(model: Model, steps: list[Step]) -> bool:
-    """Whether the compiler is known to make one graph of a model's forward pass, and a plain step is around it."""
-    known = model.layers_complete or any(each.whole and not each.unknown for each in model.convolutions)
-    plain = not any(
-        len(step.models) > 1
-        or len(step.backwards) > 1
-        or any(act.certainty != "seen" or act.keeps_graph for act in step.backwards)
-        or step.grad_reads
-        or any(act.closure for act in step.updates)
-        for step in steps
-    )
-    return known and plain and model.compiling is not None and model.compiling.hazard is None
-
-
-def has_one_size(program: TrainingProgram, model: Model, steps: list[Step]) -> bool:
-    """Whether all batches are known to have one size, the last of a pass left out."""
-    loops: list[Step | Evaluation] = [*steps, *(each for each in program.evaluations if uses(program, each, (model,)))]
-    read = all(step.source == "loader" for step in steps)
-    return read and all(have_one_size(program, loop.loaders, loop.resized) for loop in loops)
-
-
 def why_not_as_it_is(program: TrainingProgram, model: Model) -> str | None:
     """What makes compiling a model wrong, or brings nothing, whatever calls it."""
-    for _, site in asked_for_determinism(program):
-        return f"the script asks for deterministic algorithms ({site.line_from(program.entry)})"
+    for site in asked_for_determinism(program):
+        return f"the script asks for deterministic algorithms ({site.line_from(model.site.path)})"
     cells = sorted(each.rpartition(".")[2] for each in model.layers & (RECURRENT | GATED_CELLS))
-    if cells and not (
-        any(each.whole for each in model.convolutions) or any(each.startswith(NETWORKS) for each in model.layers)
-    ):
+    if cells and not (any(each.whole for each in model.convolutions) or brought(model)):
         return f"most of its work is in {cells[0]}, whose kernels stay as they are: compile other parts by themselves"
     if graphs := sorted(program.libraries & GRAPHS):
         return f"the kernels of {graphs[0]} do the work, and graphs differ in size: each would be compiled anew"
@@ -422,7 +380,7 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
     itself = compiling.off.state != "absent"  # the script compiles it, in its own way
     for hazard in (None if itself else compiling.barred, compiling.foreign):
         if hazard is not None:
-            return f"{hazard.why} ({hazard.site.line_from(program.entry)})"
+            return f"{hazard.why} ({hazard.site.line_from(model.site.path)})"
     if any(act.create_graph for step in steps for act in step.backwards):
         return "gradients are differentiated (create_graph), which compiled graphs do not bear"
     if program.processes and not program.script.trains_here:

@@ -32,11 +32,11 @@ Use instead
     ``RESUME=unfinished-....pt python train.py``.
 
 When refused
-    Nothing is offered for a training that is known to be short (five million samples), or saves the weights in each of
-    its few passes, saves the optimizer's state, or speaks of resuming or signals. It is refused where files are deleted
-    at the start, in notebooks, under Accelerate, where several processes or loops train, where the outer loop is no
-    ``for ... in range(...)``, and where an epoch leaves to the next what cannot be saved. A split by chance without a
-    seed gets one: another split would test on rows that were trained on.
+    Nothing is offered for a training that is known to be short (five million samples), saves the weights in each of its
+    few passes, saves the optimizer's state, or speaks of resuming or signals. It is refused where files are deleted at
+    the start, in notebooks, under Accelerate, where several processes or loops train, where the outer loop is no
+    ``for ... in range(...)`` or runs nobody knows how often, and where an epoch leaves behind what cannot be saved. A
+    split by chance without a seed gets one: another split would test on rows that were trained on.
 
 Risk
     exact: as long as nothing interrupts it, the training is the same. What goes on draws other random numbers where a
@@ -73,9 +73,6 @@ codemod = Codemod(
 
 SAMPLES = 5_000_000
 """A training of fewer samples than this is short: an hour or so at the speed of a small network."""
-
-ROUNDS = 20
-"""So many epochs over nobody knows how many samples take hours as likely as not."""
 
 FEW = 5
 """Fewer, behind which the weights are saved, lose little."""
@@ -122,6 +119,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         message += f"; a seed for {drawn} lets the run that goes on choose the same data"
     if run.rounds == 1:
         reason = "it is one pass over the data, which would begin anew"
+    elif run.rounds is None or (run.rounds < FEW and run.samples is None and run.result is not None):
+        reason = reason or "how long it takes is not known, and it may be over soon"
     if program.entry.suffix == ".ipynb":
         reason = "a notebook keeps its names when a cell is interrupted, but not when its kernel dies"
     if program.framework is Framework.ACCELERATE:
@@ -132,9 +131,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         by_hand = "; save the states of the model, the optimizer and the schedule every few epochs"
         yield codemod.refuse(run.loop, message, reason + by_hand, evidence=tuple(seen))
         return
-    rounds = run.rounds if run.result or run.weights else None
-    long = rounds is not None and (run.samples is not None or (rounds >= ROUNDS and not are_narrow(program)))
-    assumes = () if long else (LONG_ENOUGH,)
+    assumes = () if run.samples is not None and (run.result or run.weights) else (LONG_ENOUGH,)
     plan = Plan(run, program.device.reaches_cuda or program.names_cuda)
     risk = Risk.RECIPE if run.drawn else Risk.EXACT
     yield codemod.finding(run.loop, message, plan=plan, risk=risk, evidence=tuple(seen), assumes=assumes)
@@ -145,15 +142,11 @@ def is_short(program: TrainingProgram, run: Run) -> bool:
     if run.rounds is None:
         return False
     if run.samples is None:
-        return run.rounds < FEW and (run.weights or run.result) is not None
+        return run.rounds < FEW and run.weights is not None
     if run.samples == 1:  # a loop over steps
-        return run.rounds < STEPS * (10 if are_narrow(program) else 1)
+        narrow = program.models and all(is_narrow(program, model) for model in program.models)
+        return run.rounds < STEPS * (10 if narrow else 1)
     return run.rounds * run.samples < SAMPLES
-
-
-def are_narrow(program: TrainingProgram) -> bool:
-    """Whether a step of the training takes next to no time."""
-    return bool(program.models) and all(is_narrow(program, model) for model in program.models)
 
 
 @codemod.rewrite

@@ -182,11 +182,11 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
 
 def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:
     """What makes the trainer's switch unsafe or useless, if anything."""
-    for name, site in deterministic(program):
-        line = site.line_from(program.entry)
-        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
-    if not is_off(training.argument("deterministic")):
-        return "the script asks for reproducible results (deterministic)"
+    asked = [
+        f"{name.removeprefix('torch.')}, {site.line_from(training.site.path)}" for name, site in deterministic(program)
+    ]
+    if asked or not is_off(training.argument("deterministic")):
+        return f"the script asks for reproducible results ({(asked or ['deterministic'])[0]})"
     if any(map(is_detector, training.models)):
         return "a detector takes pictures as large as they are, and each new size would be measured anew"
     resized = training.module.resized if training.module is not None else None

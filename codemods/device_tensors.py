@@ -54,10 +54,9 @@ from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, W
 from turbofix.program.evidence import of_device, of_loop
 from turbofix.program.model import Creation, Evaluation, Guard, Listed, MovedAgain, Placement, Step, TrainingProgram
 
-from ._copies import goes_to_gpu
 from ._listed import write
 from ._loaders import ONCE, is_once
-from ._precision import filled
+from ._precision import filled, on_a_gpu
 
 codemod = Codemod(
     __name__,
@@ -132,7 +131,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def goes_there(program: TrainingProgram, to: Placement) -> tuple[Assumption, ...] | None:
     """What it assumes that a copy goes to a GPU, as it does to what a framework brings there."""
     moves = not program.steps and to.text is not None and to.text.endswith("device")
-    return (ON_GPU,) if moves and not to.reaches_cuda else goes_to_gpu(program, to)
+    return (ON_GPU,) if moves and not to.reaches_cuda else on_a_gpu(program, to)
 
 
 def is_seldom(guard: Guard, *, kept: bool = False) -> bool:

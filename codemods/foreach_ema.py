@@ -51,10 +51,9 @@ from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.program.model import Averaging, Listed, TrainingProgram
 
-from ._copies import goes_to_gpu
 from ._frameworks import LEFT
 from ._listed import made_at_once, write
-from ._precision import version
+from ._precision import on_a_gpu, version
 
 codemod = Codemod(
     __name__,
@@ -75,7 +74,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     yield from made_at_once(codemod, program)
     if program.framework not in LEFT or program.hands_over:
         return
-    goes = goes_to_gpu(program, program.device)
+    goes = on_a_gpu(program)
     if goes is None:
         return
     for each in program.averagings:

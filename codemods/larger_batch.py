@@ -21,8 +21,9 @@ Use instead
     small samples to 256, and the rest stays accumulated. Lightning, Accelerate and the ``Trainer`` have both numbers.
 
     Without accumulation, or where few samples add up, batches of up to 16 become 64 (under the ``Trainer`` 32), of up
-    to 32 for a narrow network four times as large, and up to 64 rows of a table or pictures of 32 by 32 at least 128.
-    The learning rate grows where it is written. Batches of up to 8 of an evaluation become at least 32.
+    to 32 for a narrow network four times as large, of up to 3 for one that gives whole pictures 16, and up to 64 rows
+    of a table or pictures of 32 by 32 at least 128. The learning rate grows where it is written. Batches of up to 8 of
+    an evaluation become at least 32.
 
 When refused
     Refused for torchvision's detectors, where the loss is not divided by the number of accumulated batches, where the
@@ -48,7 +49,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from turbofix.assumptions import LEARNS_IN_LARGER, ON_GPU, ONE_SIZE, Assumption
+from turbofix.assumptions import LEARNS_IN_LARGER, ON_GPU, ONE_SIZE, OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import STUB, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
@@ -77,14 +78,15 @@ from ._loaders import (
     is_in_the_way,
     is_inside,
     is_read_again,
+    is_telling,
     mend_help,
     node_of,
     reason_beside,
     said_beside,
 )
 from ._pages import pages_of
-from ._precision import is_detector, on_a_gpu
-from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, on_gpu, rests_on_gpu, stays_on_cpu
+from ._precision import ENVIRONMENTS, is_detector, on_a_gpu
+from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, limit, on_gpu, rests_on_gpu, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -93,7 +95,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 1.12, source="GPT-2 124M: 12 % (Raschka, LLMs-from-scratch ch05/10)"),
     known_as=("batch size", "less gradient accumulation"),
-    assumes=(LEARNS_IN_LARGER, ONE_SIZE, ON_GPU),
+    assumes=(LEARNS_IN_LARGER, ONE_SIZE, ON_GPU, OPTION_DEFAULT),
     otherwise="no small batch was recognised here that could grow",
 )
 
@@ -108,9 +110,13 @@ what is enough for the ``Trainer``, whose own default is a batch of 8."""
 LARGE = regex(r"[Rr]esize\w*\(\D{0,9}([6-9]\d|\d{3})|\b(224|227|299|384)\b")
 """What tells that pictures are made larger: the number that they are resized to, or one that networks are made for."""
 
+ENLARGING = ("ConvTranspose", "PixelShuffle", "Upsample")
+"""Layers of what gives a picture, or a number for each of its points."""
+
 BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 """The two settings of transformers' trainer."""
 
+COUNTED = ", and its updates, which are counted, read {:.3g} times as many samples"
 TOO_FEW = "which fill a GPU only where a sample or the model is large"
 
 NAMED = regex(
@@ -123,6 +129,9 @@ SETS_RATE = regex(
     r"""|["']params["'][^{}]*,\s*["']lr["']\s*:"""
 )
 """What gives an optimizer another learning rate than its argument: a schedule's own, a line, a group's."""
+
+ADAPTIVE = ("Adam", "AdamW")
+"""Optimizers whose updates are as large where all gradients are a number of times smaller."""
 
 FAR = 16
 BY_RULE = f"in proportion for SGD up to {FAR} times, else with the square root"
@@ -213,8 +222,8 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     models = models_of(program, steps)
     layers, work = [layer for model in models for layer in model.layers], loader.dataset.work
     as_they_are = size == 1 and "decode" in work and "transform" not in work
-    if as_they_are or any(layer.endswith("3d") for layer in layers):
-        return 0, 0  # a few volumes, or a whole photograph, fill the memory
+    if as_they_are or any(layer.endswith("3d") for layer in layers) or program.libraries & ENVIRONMENTS:
+        return 0, 0  # a few volumes, or a whole photograph, fill the memory; an agent's batch is a part of its method
     detects, evaluates = any(map(is_detector, models)), loader.role == "evaluation"
     if not (is_read_again(program, loader) and not detects if evaluates else loader.role in ("training", "both")):
         return 0, 0
@@ -226,6 +235,8 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     little = data.qualname in SMALL_IMAGES and not says(program, LARGE)
     if little or ((data.kind == "tensors" or data.table or bare) and not large):
         return SMALL_ROWS, min(ENOUGH_ROWS, max(SMALL_ROWS * 2, size * 8))
+    if any(layer.rpartition(".")[2].startswith(ENLARGING) for layer in layers):
+        return FEWEST - 1, SMALL  # what it gives is as large as a picture, and so is what it computes on the way
     narrow = models and all(
         each.products.layers and not each.convolutions and is_bound_by_launches(each.products, size) for each in models
     )
@@ -284,6 +295,8 @@ def grown(  # noqa: PLR0913
         message += f"batches of {enough}{alone} change the recipe: {growing(rates)}"
         if any(step.epoch_loop is not None for step in steps) and few_at:
             message += f", an epoch has {times:.3g} times fewer updates"
+        elif loader.cycled or any(limit(each, "max_steps") for each in program.trainings):
+            message += COUNTED.format(times)
         norm = norm_of(program, steps)
         message += f", and {norm} sees other statistics" if norm else ""
     same = (each for each in program.loaders if place(each) == place(loader) and each.role == "evaluation")
@@ -301,12 +314,15 @@ def grown(  # noqa: PLR0913
         reason = "several processes share the batches, and how they do is yours to say"
     elif reason is None and size == 1 and evaluates:
         reason = looks_at_one(program, loader)
+        if batch.comment is not None and is_telling(batch.comment):
+            reason = "that comment may say why it is one"
+    reason = reason or made_for(program, loader)
     risk = Risk.EQUIVALENT if evaluates else Risk.RECIPE
     if reason is not None:
         return codemod.refuse(place(loader), message, reason, risk=risk, evidence=seen)
     alike = (ONE_SIZE,) if size == 1 and loader.collate == "default" else ()
     changes = tuple((site, new) for site, _, new in rates)
-    plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *alike, *assumes)
+    plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *alike, *assumes, *by_default(batch))
     changed.update(site for site, _ in plan.values)
     worth = Worth.SOME if evaluates or size <= SMALL or small == SMALL_ROWS else Worth.SMALL
     return codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=seen, assumes=rests, worth=worth)
@@ -369,7 +385,10 @@ def rates_of(program: TrainingProgram, steps: list[Step], factor: float) -> list
 
 
 def raised(rate: Argument, factor: float) -> list[Rate]:
-    """A learning rate that is written once, and what it becomes; none where a comment says why it is so."""
+    """A learning rate that is written once, and what it becomes; none where a comment says why it is so, or a mapping
+    may give another one than a parameter's default."""
+    if rate.state == "option" and not (rate.option or "").startswith("-"):
+        return []
     old = rate.values[0] if rate.state in ("value", "option") and rate.values else None
     if rate.edit_at is None or type(old) is not float or reason_beside(rate) is not None:
         return []
@@ -409,8 +428,10 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         factor = factor_of(size, many)
         if size * many <= (SMALL if steps.state == "absent" else FEWEST):
             message = f"the trainer takes batches of {size} samples, {TOO_FEW}; batches of {ENOUGH_TEXTS} "
-            rates = raised(training.argument("learning_rate"), (ENOUGH_TEXTS / (size * many)) ** 0.5)
+            times = ENOUGH_TEXTS / (size * many)
+            rates = raised(training.argument("learning_rate"), times**0.5)
             message += f"change the recipe: {growing(rates)}"
+            message += COUNTED.format(times) if limit(training, "max_steps") else ""
             values: tuple[tuple[Site | None, int | str], ...] = ((batch.edit_at, ENOUGH_TEXTS),)
             values += (*(((steps.edit_at, 1),) if many > 1 else ()), *((site, new) for site, _, new in rates))
         elif factor > 1 and size <= SMALL:
@@ -432,7 +453,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         kept = tuple((site, value) for site, value in values if site is not None)
         plan = Plan(kept, call=training.site if default else None, added=values[0][1])
         # one sample needs no padding: whether several can be put together is seen only then
-        rests = (LEARNS_IN_LARGER, *((ONE_SIZE,) if size == 1 and training.stacks else ()), *rests_on_gpu(training))
+        alike = (ONE_SIZE,) if size == 1 and training.stacks else ()
+        rests = (LEARNS_IN_LARGER, *alike, *rests_on_gpu(training), *by_default(batch, steps))
         yield codemod.finding(where, message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests)
 
 
@@ -448,6 +470,19 @@ def why_not_under_trainer(program: TrainingProgram, training: Training, names: t
     reasons = (why_not_setting(program, replace(training, reads=()), name, "N") for name in names)
     given = (training.argument(name) for name in names)
     return next(filter(None, reasons), None) or why_not_written(*(each for each in given if each.state != "absent"))
+
+
+def made_for(program: TrainingProgram, loader: Loader) -> str | None:
+    """Whether a model is made for batches of a number, as one with a cache of what it computed is."""
+    places = [each for model in program.models for each in (model.site, model.cls) if each is not None]
+    reads = loader.argument("batch_size").reads
+    read = next((read for read in reads if any(is_inside(read, each) for each in places)), None)
+    return f"the model is made for batches of that size ({read.line_from(place(loader).path)})" if read else None
+
+
+def by_default(*given: Argument) -> tuple[Assumption, ...]:
+    """What is assumed where whoever starts the training may give another number."""
+    return (OPTION_DEFAULT,) if any(each.option is not None for each in given) else ()
 
 
 def factor_of(size: int, many: int, enough: int = ENOUGH) -> int:
@@ -496,7 +531,10 @@ def accumulated(
     message = joined(size, many, factor) + read_elsewhere(program, loader) + said_beside(batch, sums)
     counted = by.guard if isinstance(by, Accumulation) else sums.site or loader.site
     told = (*of_loader(program, loader, "batch_size"), of_value("the number of accumulated batches", sums, counted))
-    reason = why_not_written(batch, sums) or why_not(loader, steps, by, size * factor)
+    reason = why_not_written(batch, sums) or why_not(program, loader, steps, by, size * factor)
+    if batch.edit_at is not None and batch.edit_at == sums.edit_at:
+        message = f"the {many} samples of a batch go forward and backward one by one"
+        reason = "one number says how many are read and added up: put those of one size together, and take their mean"
     if reason is not None:
         yield codemod.refuse(place(loader), message, reason, evidence=told)
         return
@@ -504,6 +542,8 @@ def accumulated(
     different = None if own or length is not None else "the number of samples may not be divisible by both"
     if norm is not None:
         different = f"{norm} sees the statistics of larger batches"
+    elif isinstance(by, Accumulation) and not by.divided:
+        different = f"the loss is not divided: the gradient is {factor} times smaller, which Adam divides out"
     elif length is not None and length % (size * many):
         different = f"{length} samples are no multiple of {size * many}: the last update weighs them differently"
     if different is not None:
@@ -513,11 +553,13 @@ def accumulated(
     values = ((batch.edit_at, size * factor), *(() if follows else ((sums.edit_at, many // factor),)))
     loops = [site for step in steps for site in (step.loop.site, *(act.function for act in step.backwards)) if site]
     risk, worth = Risk.EQUIVALENT if different is None else Risk.RECIPE, Worth.SOME if size <= SMALL else Worth.SMALL
-    plan, rests = Plan(values, tuple(loops)), (LEARNS_IN_LARGER,)
+    plan, rests = Plan(values, tuple(loops)), (LEARNS_IN_LARGER, *by_default(batch, sums))
     yield codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=told, assumes=rests, worth=worth)
 
 
-def why_not(loader: Loader, steps: list[Step], by: Accumulation | Argument, size: int) -> str | None:
+def why_not(
+    program: TrainingProgram, loader: Loader, steps: list[Step], by: Accumulation | Argument, size: int
+) -> str | None:
     """What would make the larger batch another update, or break the script."""
     length = loader.dataset.length
     if length is not None and length < size and is_in_the_way(loader.argument("drop_last")):
@@ -525,6 +567,9 @@ def why_not(loader: Loader, steps: list[Step], by: Accumulation | Argument, size
     if loader.together or any(len(step.loaders) > 1 for step in steps):
         return "the batches of several loaders are read side by side"
     if isinstance(by, Accumulation):
+        used = [each.qualname or "" for each in program.optimizers if each.site in steps[0].optimizers]
+        if not by.divided and (steps[0].clips or not used or not all(each.endswith(ADAPTIVE) for each in used)):
+            return "the loss is not divided by the number of accumulated batches, so the gradient would shrink"
         return undoes(steps[0], by)
     scheduled = any(step.scheduler_steps for step in steps)
     return "the learning rate may be scheduled with every small batch: change its steps as well" if scheduled else None
@@ -532,8 +577,6 @@ def why_not(loader: Loader, steps: list[Step], by: Accumulation | Argument, size
 
 def undoes(step: Step, accumulation: Accumulation) -> str | None:
     """What a step does with every small batch, or to their gradients, so that a larger one is another update."""
-    if not accumulation.divided:
-        return "the loss is not divided by the number of accumulated batches, so the gradient would shrink"
     whole = accumulation.guard.kind in ("For", "AsyncFor")  # what stands beside that loop happens with every update
     loops = (step.loop.site.kind, step.epoch_loop.site.kind if step.epoch_loop is not None else "")
     if not whole and "While" in loops:

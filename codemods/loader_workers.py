@@ -425,7 +425,7 @@ def restarts(program: TrainingProgram, loader: Loader) -> bool:
     entry = loader.mapping_entries.get("num_workers")
     if not has_any(workers) or (workers.site is None and (entry is None or 0 in workers.values)):
         return False
-    return is_read_again(program, loader) or (loader.cycled and loader.role == "training")
+    return is_read_again(program, loader)
 
 
 def has_short_epochs(loader: Loader) -> bool:
@@ -608,7 +608,7 @@ def only_forked(program: TrainingProgram, loader: Loader) -> str | None:
         own = "." not in (loader.dataset.qualname or ".") or loader.collate != "default"
         return f"its dataset or collate_fn is defined in the notebook and {spawned}" if own else None
     if program.script.on_gpu is not None:
-        line = program.script.on_gpu.line_from(program.entry)
+        line = program.script.on_gpu.line_from(loader.site.path)
         return (
             f"the script works on the GPU outside of its guard ({line}), which every spawned worker would do once more"
         )

@@ -50,7 +50,7 @@ from turbofix.program.model import Evaluation, Framework, Loader, Step, Training
 from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinning, sparse
 from turbofix.records import dataclass
 
-from ._copies import KEPT, Copying, eased, goes_to_gpu, is_kept, wish_is_elsewhere
+from ._copies import KEPT, Copying, eased, is_kept, wish_is_elsewhere
 from ._loaders import ONCE, called, copies_itself, is_read_once, is_timed, reason_beside
 from ._precision import cuda_test, on_a_gpu, requote
 from ._trainers import LOADING, Switch, is_off, on_gpu, rests_on_gpu, stays_on_cpu
@@ -143,7 +143,7 @@ def moved_by(
     if not copies_itself(program):
         return None
     for copy in loader.copies:
-        goes, eased_by = goes_to_gpu(program, copy.to), eases.get(copy.site)
+        goes, eased_by = on_a_gpu(program, copy.to), eases.get(copy.site)
         told = pinning(loader) == "no" and (copy.cast is not None or not copy.pageable)
         told = told or is_read_once(program, loader)
         if goes is not None and (eased_by is not None or told):

@@ -61,7 +61,6 @@ from ._precision import (
     autocast_of,
     called,
     convolves,
-    follows_gpu,
     in_use,
     is_unknown,
     may_contain,
@@ -83,7 +82,7 @@ from ._trainers import (
     stays_on_cpu,
 )
 from ._trainers import why_not as why_not_setting
-from ._work import is_narrow, worth_of_work
+from ._work import is_narrow, looks_up, worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -97,8 +96,7 @@ codemod = Codemod(
     otherwise="no float32 product of matrices was recognised here that a GPU would multiply faster in TF32",
 )
 
-OFF = " (here where mixed precision is off)"
-ANOTHER = "its products are computed in another precision than float32"
+ANOTHER = "its products are computed in the precision that the script asks for by itself"
 AMPERE = (8, 0)
 ACTING = 512  # the layers of what acts in an environment, on a batch of a few hundred states
 SINCE = (1, 12)  # torch.set_float32_matmul_precision
@@ -120,8 +118,6 @@ SOLVING = re.compile(
     r"|ormqr|geqrf|matrix_exp|matrix_power|cdist|allclose|assert_close|(LowRank)?MultivariateNormal"
 )
 """Functions, methods and distributions whose result may be far off where a product that goes in is a little."""
-
-PLAIN_LINALG = frozenset(("norm", "vector_norm", "cross", "vecdot", "matmul", "multi_dot", "diagonal"))
 
 PLAIN = ("torch.nn.", "lightning.", "pytorch_lightning.")
 
@@ -155,8 +151,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings whose script sets the switch."""
     models = [model for model in in_use(program) if not model.half or is_float64(model)]
-    left = OFF * is_switched(program)
-    if is_in_another(program) and not left:
+    if is_in_another(program):
         yield from codemod.nothing(program, ANOTHER)
         return
     if not may_contain(models, program.steps, MATMULS, PRODUCTS):
@@ -169,17 +164,17 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     if models and (is_unseen(models, by_hand) or all(little)):
         yield from nothing(program, models)
         return
-    message, seen = slow(models) + left, (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
+    message, seen = slow(models), (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
     reason, place = why_not(program), where(program)
     if reason is not None or place is None:
         lost = "nothing here calls what trains: set it where the training is started"
         yield codemod.refuse(place or program.steps[0].loop.site, message, reason or lost, evidence=seen)
         return
     own = program.complete and not (program.framework in NAMES and is_open(program))
-    wide = own and not left and any(has_noticeable(each.products, batch) for each in models)
+    wide = own and any(has_noticeable(each.products, batch) for each in models)
     assumes = (*gpu, *(() if wide else (WIDE_ENOUGH,)), *((LEARNS_IN_TF32,) if solves(program) else ()))
     newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-    worth = Worth.SMALL if left else worth_of(program, models, batch, wide)
+    worth = worth_of(program, models, batch, wide)
     yield codemod.finding(place, message, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -202,7 +197,7 @@ def is_little(program: TrainingProgram, model: Model, batch: int | None, *, by_h
     """Whether nothing of a model is multiplied but small matrices, or what is seen of it convolves for the rest."""
     if by_hand:  # the scores of a narrow attention are as small
         return model.products.by_position and is_narrow(program, model)
-    if is_narrow(program, model, ACTING) or has_none(model.products, batch):
+    if is_narrow(program, model, ACTING) or has_none(model.products, batch) or looks_up(model, batch):
         return True
     own = all(layer.startswith(PLAIN) or layer.partition(".models.")[2].startswith(FAMILIES) for layer in model.layers)
     plain = own and model.layers & (MATMULS | RECURRENT) <= {"torch.nn.Linear"}
@@ -263,7 +258,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         given, gpu = training.argument("precision"), on_gpu(training)
         if gpu is False:
             continue
-        full = given.state == "absent" or (given.known and bool(set(given.values) & {None, *FULL}))
+        full = given.state == "absent" or (given.known and set(given.values) <= {None, *FULL})
         if training.precision == "other" or not full:
             yield from codemod.nothing(program, ANOTHER)  # by the script or by whoever starts it
             continue
@@ -277,13 +272,11 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         if models and (is_unseen(models) or all(is_little(program, model, batch) for model in models)):
             yield from nothing(program, models)
             continue
-        partly = given.known and not set(given.values) <= {None, *FULL}
-        wide = program.complete and not is_sharded(training) and not partly
+        wide = program.complete and not is_sharded(training)
         wide = wide and any(has_noticeable(model.products, batch) for model in models)
         assumes = (*((ON_GPU,) if gpu is None else ()), *(() if wide else (WIDE_ENOUGH,)))
         newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-        worth = Worth.SMALL if partly else worth_of(program, models, batch, wide)
-        message, reason = slow(models) + OFF * partly, why_not(program)
+        worth, message, reason = worth_of(program, models, batch, wide), slow(models), why_not(program)
         yield codemod.offer(training.site, message, reason, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -308,7 +301,8 @@ def judge(setting: Setting) -> Finding | InPlace | Refusal:
 
 def is_in_another(program: TrainingProgram) -> bool:
     """Whether the training computes in another precision, which this one does not concern."""
-    if program.steps and all(autocast_of(program, step) is not None for step in program.steps):
+    parts = [program.part(autocast_of(program, step)) for step in program.steps]
+    if parts and all(part is not None and not part.enabled.off for part in parts):
         return True
     if program.framework in NAMES and any(named(each) <= OTHERS for each in precisions(program)):
         return True
@@ -317,15 +311,6 @@ def is_in_another(program: TrainingProgram) -> bool:
     ):
         return True  # a library has taken over the precision
     return bool(program.models) and all(model.half and not is_float64(model) for model in program.models)
-
-
-def is_switched(program: TrainingProgram) -> bool:
-    """Whether an option may switch off the autocast that a training runs under, or has it off."""
-    parts = [program.part(autocast_of(program, step)) for step in program.steps]
-    if any(part is None for part in parts):
-        return False
-    devices = [step.device for step in program.steps]
-    return any(part and part.enabled.state != "computed" and not follows_gpu(part.enabled, devices) for part in parts)
 
 
 def is_float64(model: Model) -> bool:
@@ -352,13 +337,9 @@ def solves(program: TrainingProgram) -> bool:
     """Whether it solves equations, or takes small differences of large products, which would magnify rounding."""
     if program.libraries & SOLVING_LIBRARIES:
         return True
-    for call in (call for step in program.steps for call in step.calls):
-        last = call.qualname.rpartition(".")[2]
-        solving = SOLVING.fullmatch(last) and call.qualname.startswith(("torch.", "Tensor."))
-        by_differences = last == "cdist" and 1 in call.constants  # without a product
-        if (solving and not by_differences) or (call.qualname.startswith("torch.linalg.") and last not in PLAIN_LINALG):
-            return True
-    return False
+    names = (call.qualname for step in program.steps for call in step.calls)
+    own = (each for each in names if each.startswith(("torch.", "Tensor.")))
+    return any(SOLVING.fullmatch(each.rpartition(".")[2]) or each.startswith("torch.linalg.") for each in own)
 
 
 @codemod.rewrite

@@ -29,6 +29,7 @@ When refused
 
     - where only a part of the training is moved: move the model, its batches and what the step makes;
     - where a comment says why the CPU is used, or the program speaks of the CPU itself;
+    - where the model acts in an environment, a state at a time, and has no wide convolution;
     - where a sequence is packed by its lengths, or a model is scripted, quantised or exported;
     - where a model is built, or a tensor made, in another file than the script: others may use it.
 
@@ -52,11 +53,11 @@ from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_loop
 from turbofix.program.model import Batch, Framework, Held, Model, Step, TrainingProgram, Unplaced
-from turbofix.program.sizes import batch_of, has_noticeable
 from turbofix.records import dataclass
 
 from ._loaders import gives_reason, mend_help, node_of, reason_beside
 from ._options import TurnedOn
+from ._precision import ENVIRONMENTS
 from ._trainers import Switch, evidence, is_off, why_not
 
 codemod = Codemod(
@@ -101,17 +102,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if found is None:
         yield from held_back(program)
         return
-    is_worth = any(is_worth_it(program, step) for step in program.steps)
-    if not is_worth and any(is_toy(program, step) for step in program.steps):
+    if any(is_toy(program, step) for step in program.steps):
         return
     site = min(found.models)
     message = "the model and its batches stay on the CPU: no step of this training reaches a GPU"
     seen = (Evidence("the model is built", site), *map(of_loop, program.steps[:1]))
+    reason = answers_one(program)
     if found.hazard is not None:
         reason = f"{found.hazard.why} ({found.hazard.site.line_from(site.path)})"
+    if reason is not None:
         yield codemod.refuse(site, message, reason, evidence=seen)
     else:
-        worth = Worth.HIGH if is_worth else Worth.SMALL
+        worth = Worth.HIGH if any(map(convolves, program.models)) else Worth.SOME
         yield codemod.finding(site, message, plan=Plan(found), evidence=seen, assumes=(ALL_MOVED,), worth=worth)
 
 
@@ -159,8 +161,9 @@ def held_back(program: TrainingProgram) -> Iterator[Finding | Refusal]:
     message = "no step of this training reaches a CUDA GPU although it moves by a device: this chooses it"
     said = next((each for held in program.held for each in held.comments if gives_reason(each)), None)
     seen = tuple(map(of_loop, program.steps[:1]))
-    if said is not None:
-        yield codemod.refuse(site, message, f"the comment may say why it is so: {said}", evidence=seen)
+    comment = f"the comment may say why it is so: {said}" if said is not None else None
+    if (why := comment or answers_one(program)) is not None:
+        yield codemod.refuse(site, message, why, evidence=seen)
     else:
         assumes = (ALL_MOVED, OPTION_DEFAULT) if options else (ALL_MOVED,)
         worth = Worth.SMALL if any(is_toy(program, step) for step in program.steps) else Worth.HIGH
@@ -168,11 +171,11 @@ def held_back(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         yield codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
-def is_worth_it(program: TrainingProgram, step: Step) -> bool:
-    """Whether a step is known to have noticeable work, on data that are no toy."""
-    models = [model for model in program.models if model.site in step.models]
-    working = any(convolves(model) or has_noticeable(model.products, batch_of(program, step)) for model in models)
-    return working and not is_toy(program, step)
+def answers_one(program: TrainingProgram) -> str | None:
+    """Why an agent may stay on the CPU: it gives one action at a time, and nothing of it is wide."""
+    if not program.libraries & ENVIRONMENTS or any(map(convolves, program.models)):
+        return None
+    return "it acts in an environment, a state at a time: layers without wide convolutions answer sooner on the CPU"
 
 
 def is_toy(program: TrainingProgram, step: Step) -> bool:

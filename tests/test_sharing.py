@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from turbofix.assumptions import ONE_SIZE
 from turbofix.findings import Examined, InPlace, Risk, Site
 from turbofix.pipeline import FileReport
 from turbofix.project import Outcome
@@ -66,3 +67,11 @@ def test_all_that_a_codemod_would_do_in_a_disputed_file_is_left() -> None:
         ("pin-memory", True),
         ("non-blocking", False),
     ]
+
+
+def test_what_is_likely_is_asked_of_unless_something_proven_would_be_lost() -> None:
+    likely = replace(FOUND, assumes=(ONE_SIZE,), site=SITE._replace(line=9, end_line=9))
+    silent = replace(B, acts_on=frozenset({(ENGINE, 9)}))
+    assert objections((replace(A, findings=(likely,)), silent))
+    assert not objections((replace(A, findings=(FOUND, likely)), silent))
+    assert not objections((replace(A, findings=(likely,)), replace(B, findings=(likely,))))

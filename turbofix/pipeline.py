@@ -741,9 +741,9 @@ class WayBack:
 
         def named(lines: Sequence[int], file: str | None) -> str | None:
             path = self.named.get(file) if file else site.path
-            if path not in self.changes:
+            texts = self.new.get(path, "").splitlines() if path else []
+            if path is None or max(lines) > len(texts):
                 return None
-            texts = self.new[path].splitlines()
             numbers = [self.before(path, line, len(texts[line - 1]) - len(texts[line - 1].lstrip())) for line in lines]
             if any(is_new for *_, is_new in numbers):
                 return f"a line that {self.by} writes"

@@ -28,13 +28,16 @@ def objections(
     """Codemod and file, where the codemod would rewrite a line for one of the ``reports``, and another one of them or
     of those in ``sharing`` is of a script that runs that line too and for which it would not.
 
-    To say nothing of a line is an objection too. A file that starts nothing has none.
+    To say nothing of a line is an objection too. A file that starts nothing has none. Of what is not accepted that is
+    asked, too, unless the codemod has something for the file that is: what is listed is what ``--likely`` takes.
     """
-    wanted: dict[Path, dict[tuple[str, Site], None]] = {}
-    for report in reports:
-        for each in report.findings:
-            if report.accepts(each):
-                wanted.setdefault(each.site.path, {})[each.codemod, each.site] = None
+    all_of_them = [(report, each) for report in reports for each in report.findings if each.fixable]
+    taken = {(each.codemod, each.site.path) for report, each in all_of_them if report.accepts(each)}
+    wanted: dict[Path, dict[tuple[str, Site], bool]] = {}
+    for report, each in all_of_them:
+        accepted = (each.codemod, each.site.path) in taken
+        if report.accepts(each) or not accepted:
+            wanted.setdefault(each.site.path, {})[each.codemod, each.site] = accepted
     found: dict[tuple[str, Path], Objection] = {}
     for report in (*reports, *sharing):
         for codemod, site, why_not in _of(report, wanted) if report.trains and not report.defines else ():
@@ -42,17 +45,17 @@ def objections(
     return found
 
 
-def _of(report: FileReport, wanted: Mapping[Path, Mapping[tuple[str, Site], None]]) -> Iterator[tuple[str, Site, str]]:
+def _of(report: FileReport, wanted: Mapping[Path, Mapping[tuple[str, Site], bool]]) -> Iterator[tuple[str, Site, str]]:
     said: dict[tuple[str, Site], Examined | None] = {(each.codemod, each.site): None for each in report.in_place}
     said |= {(each.codemod, each.site): each for each in report.findings}
     lines: dict[Path, set[int]] = {each.site.path: set() for each in report.findings}
     for path, line in report.acts_on:
         lines.setdefault(path, set()).add(line)
     for path in sorted(lines.keys() & wanted.keys()):
-        for codemod, site in wanted[path]:
+        for (codemod, site), accepted in wanted[path].items():
             why_not = None
             if (each := said.get((codemod, site))) is not None:
-                why_not = _why_not(report, each)
+                why_not = each.why_not if not (each.fixable and accepted) else _why_not(report, each)
             elif (codemod, site) not in said and not lines[path].isdisjoint(range(site.line, site.end_line + 1)):
                 why_not = "it is not known to be right there"
             if why_not is not None:
@@ -60,8 +63,6 @@ def _of(report: FileReport, wanted: Mapping[Path, Mapping[tuple[str, Site], None
 
 
 def _why_not(report: FileReport, each: Examined) -> str | None:
-    if not each.fixable:
-        return each.why_not
     if each.risk > report.risk:
         return f"its risk is *{each.risk.value}*"
     return None if report.accepts(each) else f"there it rests on `{each.assumes[0].name}`"

@@ -19,7 +19,7 @@ from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.facts import Frame, constants, qualnames
 from turbofix.program.libraries import FROM_HOST, words
 from turbofix.program.model import Creation, Guard, Helper, Made, MovedAgain, Placement, Step
-from turbofix.program.names import dotted, parameters, stores
+from turbofix.program.names import dotted, parameters, stores, targets, targets_of
 from turbofix.program.placements import device_of
 from turbofix.program.reaching import readers
 from turbofix.program.scopes import Frame as Executed
@@ -158,15 +158,15 @@ def moved_again(analysis: Analysis, steps: Iterable[Step]) -> tuple[MovedAgain, 
         if not plain or any(ast.unparse(getattr(each, "test", node)) != f"{name} is not None" for each in inside):
             continue
         around = loops & {places.site(each.node, each.module) for each in facts.loops(event)}
-        if not around and _pass_of(analysis, event) is None:
+        fresh = {dotted(each) for one in facts.loops(event) for made in targets_of(one.node) for each in targets(made)}
+        if name.partition(".")[0] in fresh or (not around and _pass_of(analysis, event) is None):
             continue
         if any(each is not None and is_dtype(each.value) for each in event.arguments.positions[:1]):
             continue
         passed = _device_passed(event.arguments)
         told = passed is None or (passed.node is not None and _is_plain(analysis, passed.node))
         if told and _is_kept_on_host(analysis, kept, scope, facts.frames(event)):
-            text = places.text
-            given = ", ".join(text(each, module) for each in (*node.args, *node.keywords))
+            given = ", ".join(places.text(each, module) for each in (*node.args, *node.keywords))
             found[node] = MovedAgain(
                 places.site(node, module),
                 places.site(copied.value, module),

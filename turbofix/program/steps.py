@@ -161,7 +161,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
     complete, reason = _completeness(execution, analysis)
     holders = owners(analysis)
     asked = trainings(analysis, framework)
-    names_cuda = bool(held) or _knows_devices(analysis)
+    names_cuda = any(each.option for each in held) if held else _knows_devices(analysis)
     return TrainingProgram(
         entry=execution.entry.path,
         files=tuple(sorted(execution.modules)),
