@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import SAME_FORMULA
+from turbofix.assumptions import ON_GPU, SAME_FORMULA, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Worth
@@ -14,17 +14,25 @@ from turbofix.regex import regex
 NAMED = regex(r"\{((?:torch|numpy)\.\w+)\}")
 
 
-def made_at_once(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding]:
-    """What a codemod finds of such lists."""
+def made_at_once(codemod: Codemod, program: TrainingProgram, assumes: Assumption = SAME_FORMULA) -> Iterator[Finding]:
+    """What a codemod finds of such lists; those that it assumes to be of a GPU, only where the program names one."""
+    on_gpu = assumes is ON_GPU
     for each in program.listed:
-        if each.codemod == codemod.name:
+        if each.codemod == codemod.name and (not on_gpu or program.device.reaches_cuda or program.names_cuda):
+            unsure = not on_gpu or each.unplaced or not program.device.reaches_cuda
             seen = (Evidence("selected by a mask" if each.more else "made in Python", each.site),)
             yield codemod.finding(
-                each.site, each.message, plan=each, evidence=seen, assumes=(SAME_FORMULA,), worth=Worth.SOME
+                each.site, each.message, plan=each, evidence=seen, assumes=(assumes,) * unsure, worth=Worth.SOME
             )
 
 
 def write(made: Listed, edit: Edit) -> None:
     """Put the one call in the place of the list."""
+    name = ""
+    if made.above is not None:
+        statement, name, source = made.above
+        name = edit.free_name(name, statement)
+        edit.before(statement, f"{name} = {source}")
     for site, text in ((made.site, made.text), *made.more):
-        edit.replace(site, NAMED.sub(lambda name: edit.name(name[1], made.site), text))
+        told = NAMED.sub(lambda found: edit.name(found[1], made.site), text)
+        edit.replace(site, told.replace("{above}", name))

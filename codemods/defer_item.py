@@ -20,7 +20,8 @@ Use instead
     The sum is in float64, as Python's, so the total is the same bit for bit. A list takes the tensors, and becomes a
     list of numbers after the loop. A number that goes further is read where somebody looks at it now and then.
     Predictions that an evaluation copies to the host are copied at its end, and take room on the GPU until then.
-    Lightning's ``self.log`` takes the loss as it is.
+    Lightning's ``self.log`` takes the loss as it is. A loop that reads a tensor number by number (``x[i].item()``)
+    reads a copy of it on the host: one wait.
     ``total_loss += loss`` keeps the graph of every step alive, and gets ``.detach()``.
 
 When refused
@@ -48,10 +49,11 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_guard, of_loop, of_sum
-from turbofix.program.model import Accumulator, Step, Sync, TrainingProgram
+from turbofix.program.model import Accumulator, Listed, Step, Sync, TrainingProgram
 
 from ._deferring import Deferral, detached_sum, timed_line
 from ._frameworks import LEFT
+from ._listed import made_at_once, write
 from ._loaders import ONCE, is_once
 from ._pages import page_of, pages_of
 from ._staying import Told, Waiting, is_shown_now_and_then, outlook, within
@@ -69,17 +71,21 @@ codemod = Codemod(
     assumes=(DISPLAY_ONLY, ON_GPU),
 )
 
+LET_BY = "how often that is was not followed; leave the test to the GPU (`torch.where`), or read every so often"
+
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Reads of every step that are summed or stored, and sums that keep the graph."""
     told: set[Site] = set()
     shared = Told()
+    by_row = [each for each in program.listed if each.codemod == codemod.name]
+    whole = {site[:2] for each in by_row for site in (each.site, *dict(each.more))}  # read at once
     unknown = None if program.complete else program.incomplete_because or "the program could not be followed"
     for loop in batch_loops(program):
         waiting = Waiting(loop, waits(loop, program), interval(loop, program))
         for sync in waiting.syncs:
-            if sync.site in told or (sync.unread and not sync.forgotten):
+            if sync.site in told or sync.site[:2] in whole or (sync.unread and not sync.forgotten):
                 continue
             told.add(sync.site)
             message = f"the host waits for {read_text(sync)} {loop_words(loop)}{purpose(sync)}"
@@ -114,6 +120,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 for_speed=isinstance(loop, Step),  # timed steps do not show what an evaluation takes
                 worth=None if isinstance(loop, Step) and not beside else Worth.SMALL,
             )
+        for sync in loop.syncs:  # the steps that a test lets by
+            let_by = sync.guard.kind == "condition" and sync.use != "shown" and sync.site[:2] not in whole
+            let_by = let_by and not any(sync.of_text == each.of_text for each in waiting.syncs)
+            if let_by and sync.site not in told and on_gpu(sync, loop, program) is not None:
+                told.add(sync.site)
+                test = sync.guard.tests[-1].line_from(sync.site.path)
+                message = f"the host waits for {read_text(sync)} wherever the test on {test} lets a step by"
+                yield codemod.refuse(sync.site, message, LET_BY, evidence=(of_loop(loop), *of_guard(sync.guard)))
     for training in program.trainings:
         logged = training.module.logged if training.module is not None and trains_on_gpu(training) is not False else ()
         for site, text in logged:
@@ -123,6 +137,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             )
             plan = (replacing(site, text),)
             yield codemod.finding(site, message, plan=plan, risk=Risk.EQUIVALENT, evidence=seen, assumes=(ON_GPU,))
+    yield from made_at_once(codemod, program, ON_GPU)
     yield from shared.refusals(codemod)
     if program.framework in LEFT and program.complete:
         yield from leaks(program)
@@ -155,6 +170,9 @@ def leaks(program: TrainingProgram) -> Iterator[Finding]:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Keep the value on the device, and read it where somebody looks."""
     plan = finding.plan
+    if isinstance(plan, Listed):
+        write(plan, edit)
+        return
     actions = detached_sum(page_of(edit, plan.update), plan) if isinstance(plan, Accumulator) else plan
     assert isinstance(actions, (list, tuple))
     for action in actions:

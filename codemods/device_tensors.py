@@ -54,7 +54,7 @@ from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, W
 from turbofix.program.evidence import of_device, of_loop
 from turbofix.program.model import Creation, Evaluation, Guard, Listed, MovedAgain, Placement, Step, TrainingProgram
 
-from ._listed import write
+from ._listed import made_at_once, write
 from ._loaders import ONCE, is_once
 from ._precision import filled, on_a_gpu
 
@@ -112,11 +112,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     assumes=assumes,
                     worth=Worth.SMALL if seldom or made.switch.off or isinstance(loop, Evaluation) else None,
                 )
-    for each in program.listed:
-        if each.codemod == codemod.name and (program.device.reaches_cuda or program.names_cuda):
-            assumes = (ON_GPU,) * (each.unplaced or not program.device.reaches_cuda)
-            seen = (Evidence("made in Python", each.site),)
-            yield codemod.finding(each.site, each.message, plan=each, evidence=seen, assumes=assumes)
+    yield from made_at_once(codemod, program, ON_GPU)
     for again in program.moved_again:
         goes = goes_there(program, again.to)
         if goes is not None and again.site not in told and not is_seldom(again.guard, kept=True):

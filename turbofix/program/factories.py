@@ -196,7 +196,10 @@ def _is_kept_on_host(analysis: Analysis, kept: ast.Attribute, scope: ast.AST, fr
     registers = re.compile(written)
     if any(registers.search(each.text) for each in analysis.execution.modules.values()):
         return False
-    return dotted(kept) not in {name for each in walk(scope) if isinstance(each, ast.stmt) for name, _ in stores(each)}
+    given = {name for each in walk(scope) if isinstance(each, ast.stmt) for name, _ in stores(each)}
+    rounds = (each for loop in walk(scope) if isinstance(loop, LOOPS) for each in walk(loop))
+    anew = {name for each in rounds if isinstance(each, ast.stmt) for name, _ in stores(each)}  # as a batch is
+    return dotted(kept) not in given and (dotted(kept) or "").partition(".")[0] not in anew
 
 
 def _merged(first: Creation, second: Creation) -> Creation:

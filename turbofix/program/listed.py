@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every
+from turbofix.program.answers import every, parents_in
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.model import Listed
 from turbofix.program.names import dotted
-from turbofix.program.sites import COMPREHENSIONS, LOOPS
+from turbofix.program.sites import COMPREHENSIONS, LOOPS, SCOPES
 from turbofix.program.values import Made, Tensor, members
-from turbofix.program.written import meaning, named_calls
+from turbofix.program.written import last, meaning, named_calls
 
 _DRAWN = {
     "torch": words("torch.randint torch.randperm torch.arange torch.multinomial"),
@@ -42,7 +42,117 @@ def listed(analysis: Analysis) -> tuple[Listed, ...]:
             )
             if made is not None:
                 found.append(made)
-    return tuple(sorted((*found, *_indexed(analysis), *_masked(analysis)), key=lambda each: each.site))
+    return tuple(
+        sorted(
+            (*found, *_indexed(analysis), *_masked(analysis), *_read_one_by_one(analysis)), key=lambda each: each.site
+        )
+    )
+
+
+_READS = words("item int float bool tolist")
+_Reads = dict[ast.AST, set[str]]
+_SHOWS = words("print write log add_scalar append_row")
+
+
+def _read_one_by_one(analysis: Analysis) -> Iterator[Listed]:
+    """``for i in range(n): x[i].item()``, ``for row in x: row[0].item()``: tensors of the GPU, read bit by bit."""
+    places, frames = analysis.facts.places, analysis.execution.frames.values()
+    reads, where = _Reads(), dict[ast.AST, ModuleFile]()
+    for event in analysis.facts.of("sync"):
+        held = members(event.receiver)
+        surely = event.name in _READS and all(isinstance(each, Tensor) and not each.foreign for each in held)
+        reads.setdefault(event.node, set()).update(getattr(each, "device", "cpu") if surely else "cpu" for each in held)
+        where[event.node] = event.module
+    found: dict[tuple[ast.AST, str, ModuleFile], dict[ast.expr, bool]] = {}
+    for node, devices in reads.items():
+        loop, base = _bit_by_bit(node, where[node], reads) if "cpu" not in devices else (None, None)
+        of = [each for frame in frames if base is not None for each in members(frame.values.get(base))]
+        if loop is not None and base is not None and of and all(isinstance(each, Tensor) for each in of):
+            found.setdefault((loop, ast.unparse(base), where[node]), {})[base] = "unknown" in devices
+    for (loop, text, module), bases in found.items():
+        first, *more = sorted(places.site(each, module) for each in bases)
+        message = f"the host waits for the GPU in each round of a loop, to read one more number of `{text}`"
+        told, above = f"{text}.cpu()", None
+        if any(isinstance(parents_in(module.tree).get(each), ast.Subscript) for each in bases):
+            told, above = "{above}", (places.site(loop, module), f"{text.rpartition('.')[2]}_on_host", told)
+        rest = tuple((each, told) for each in more)
+        yield Listed(first, message, told, any(bases.values()), "defer-item", rest, above)
+
+
+def _bit_by_bit(node: ast.AST, module: ModuleFile, reads: _Reads) -> tuple[ast.AST | None, ast.expr | None]:
+    """The loop that reads a tensor bit by bit by this read, and the expression that names the tensor."""
+    parents, best = parents_in(module.tree), (None, None)
+    base = node
+    if isinstance(node, ast.Call):
+        base = node.func.value if isinstance(node.func, ast.Attribute) else (*node.args, node)[0]
+    if isinstance(base, ast.Compare) and all(isinstance(each, ast.Constant) for each in base.comparators):
+        base = base.left
+    used: set[str] = set()
+    while isinstance(base, ast.Subscript):
+        used.update(each.id for each in walk(base.slice) if isinstance(each, ast.Name))
+        base = base.value
+    loop, text = parents.get(node), dotted(base)
+    while text is not None and loop is not None and not isinstance(loop, SCOPES):
+        rounds = getattr(loop, "generators", [loop] if isinstance(loop, ast.For) else [])
+        for target, over in (pair for each in rounds for pair in _pairs(each.target, each.iter)):
+            names = {each.id for each in walk(target) if isinstance(each, ast.Name)}
+            few = isinstance(over, ast.Call) and all(isinstance(each, ast.Constant) for each in over.args)
+            if text in names:
+                rows = isinstance(target, ast.Name) and _is_only_read(text, target, loop, module, reads)
+                return (loop, over) if rows else (None, None)
+            if isinstance(loop, ast.For) and names & used and not few and _stays(text, loop, module):
+                best = loop, base  # type: ignore[assignment]
+        loop = parents.get(loop)
+    return best
+
+
+def _pairs(target: ast.expr, over: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What a loop goes through, each with its target: all that ``zip`` and ``enumerate`` put together."""
+    parts, name = getattr(target, "elts", []), dotted(getattr(over, "func", over))
+    if isinstance(over, ast.Call) and name in ("zip", "enumerate") and len(parts) == len(over.args) + (name != "zip"):
+        for one, of in zip(parts[-len(over.args) :], over.args, strict=True):
+            yield from _pairs(one, of)
+    else:
+        yield target, over
+
+
+def _is_only_read(name: str, target: ast.Name, loop: ast.AST, module: ModuleFile, reads: _Reads) -> bool:
+    """Whether all that a loop does with each row of a tensor is to read it, and not only to show it."""
+    parents = parents_in(module.tree)
+    for each in walk(loop):
+        if isinstance(each, ast.Call) and last(each) in _SHOWS:
+            return False
+        above: ast.AST | None = each if isinstance(each, ast.Name) and each.id == name and each is not target else None
+        while above is not None and (above not in reads or "cpu" in reads[above]):
+            above = parents.get(above)
+            inside = (each for each in walk(above) if isinstance(each, ast.Name)) if above is not None else ()
+            if not isinstance(above, _READING) or any(each.id != name for each in inside):
+                return False
+    return True
+
+
+_READING = (ast.Subscript, ast.Attribute, ast.Call, ast.Compare, ast.UnaryOp)
+
+
+def _stays(text: str, loop: ast.For, module: ModuleFile) -> bool:
+    """Whether a tensor is the same in all rounds of a loop, as far as its text tells."""
+    parents, root = parents_in(module.tree), text.partition(".")[0]
+    for each in walk(loop):
+        name, above = dotted(each), parents.get(each)
+        called = dotted(each.func) or "" if isinstance(each, ast.Call) else ""
+        if called.endswith((".step", ".backward")) or (root != text and f"{called}(".startswith(f"{root}(")):
+            return False
+        if root != text and called.startswith(f"{root}.") and not called.startswith(f"{text}."):
+            return False  # a method of the object that holds it
+        user = parents.get(above) if isinstance(above, ast.Subscript) and above.value is each else None
+        looked_at = isinstance(user, ast.expr) and not getattr(user, "attr", "").endswith("_")
+        looked_at = looked_at and not isinstance(getattr(user, "ctx", None), ast.Store)
+        looked_at = looked_at and (not isinstance(user, ast.Call) or last(user) in _READS)
+        measured = getattr(above, "attr", "") in ("shape", "size", "device") or last(above or each) == "len"
+        stores = isinstance(getattr(each, "ctx", None), ast.Store)
+        if name in (text, root) and (stores or (name == text and not (looked_at or measured))):
+            return False
+    return True
 
 
 def _indexed(analysis: Analysis) -> Iterator[Listed]:

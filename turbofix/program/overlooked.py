@@ -16,17 +16,17 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, parents_in
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import SHOWING_METHODS, rows_of, words
-from turbofix.program.model import Overlooked, Step
+from turbofix.program.loaders import loader_sites
+from turbofix.program.model import Evaluation, Overlooked, Step
 from turbofix.program.names import dotted, walk_here
 from turbofix.program.repeated import SHAPES as REPEATED
 from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.values import members
 from turbofix.program.written import (
     Found,
     Written,
-    calls_by_name,
     function_of,
     last,
-    meaning,
     named_calls,
     written_of,
 )
@@ -34,11 +34,10 @@ from turbofix.program.written import (
 _WORKING = words("norm mul_ add_ copy_ lerp_ clamp_ div_ sub_ zero_ fill_ pow abs sum square")
 _PICTURES = words("savefig save_image imsave add_figure add_image add_images")
 _SHOWN = words("print log log_metric log_metrics line bar image images scatter heatmap text matplot histogram Image")
-_SHOWS = _PICTURES | SHOWING_METHODS | _SHOWN | {"log_dict"}
 _SENT = words("wandb.log mlflow.log_metric mlflow.log_metrics")
-_QUIET = words("torch.no_grad torch.inference_mode torch.set_grad_enabled torch.autograd.no_grad")
-_LEARNING = {"grad", "requires_grad_", "train"}
-_QUIETING = {each.rpartition(".")[2] for each in _QUIET}
+_SHOWS = _PICTURES | SHOWING_METHODS | _SHOWN | {"log_dict"}
+_READS = words("item tolist numpy cpu int float bool")
+_HOOKS = words("training_step validation_step")
 
 
 @cache
@@ -47,11 +46,12 @@ def table() -> tuple[tuple[str, str, str, str], ...]:
     return tuple(map(tuple, rows_of("overlooked.tsv")))  # type: ignore[arg-type]
 
 
-def overlooked(analysis: Analysis, steps: Iterable[Step]) -> Iterator[Overlooked]:
+def overlooked(analysis: Analysis, steps: Iterable[Step | Evaluation]) -> Iterator[Overlooked]:
     """Each place once, in the order of the rows; what steps show was weighed where their loops were followed."""
-    followed = [step.loop.site for step in steps]
     places = analysis.facts.places
     written = written_of(analysis)
+    followed = [step.loop.site for step in steps]
+    written.followed = {loop[:2] for loop in followed}
     dead = {id(event.node) for event in analysis.facts.dead}
     for codemod, shape, message, why_not in table():
         for node, module in SHAPES[shape](written):
@@ -81,57 +81,6 @@ def one_by_one(written: Written) -> Found:
                 yield loop, module
 
 
-def averaged_one_by_one(written: Written) -> Found:
-    """``AveragedModel`` with a function for one weight."""
-    for module in written.modules:
-        for call, name, _ in named_calls(module.tree):
-            if name.endswith("swa_utils.AveragedModel") and any(word.arg == "avg_fn" for word in call.keywords):
-                yield call, module
-
-
-def evaluated_with_graphs(written: Written) -> Found:
-    """A loop behind ``model.eval()`` in a function that nothing tells to build no graphs."""
-    for module in written.modules:
-        evaluating = {id(each) for call in calls_by_name(module.tree).get("eval", ()) for each in _above(call, module)}
-        for function in every(ast.FunctionDef, module.tree):
-            if id(function) not in evaluating:
-                continue
-            calls = [each for each in walk(function) if isinstance(each, ast.Call)]
-            names = {last(each) for each in calls}
-            evals = [each for each in calls if last(each) == "eval" and isinstance(each.func, ast.Attribute)]
-            callers = written.callers(function.name)
-            if not (evals and callers and names & {"item", "argmax", "max"}) or names & (written.trains | _LEARNING):
-                continue
-            if any(_is_quiet(each, where) for each, where in ((function, module), *callers)):
-                continue
-            model = dotted(evals[0].func.value) if isinstance(evals[0].func, ast.Attribute) else None
-            for loop in every(ast.For, module.tree):
-                runs = any(isinstance(each, ast.Call) and dotted(each.func) == model for each in walk(loop))
-                if runs and function_of(loop, module) is function:
-                    yield loop, module
-                    break
-
-
-def _above(node: ast.AST, module: ModuleFile) -> Iterator[ast.AST]:
-    """A node, and all that hold it."""
-    above: ast.AST | None = node
-    while above is not None:
-        yield above
-        above = parents_in(module.tree).get(above)
-
-
-def _is_quiet(node: ast.AST, module: ModuleFile) -> bool:
-    """Whether a node, in itself or around it, turns graphs off."""
-    if not any(word in module.text for word in _QUIETING):
-        return False
-    for above in _above(node, module):
-        held = walk(node) if above is node else getattr(above, "decorator_list", [])
-        held = [*held, *(each.context_expr for each in getattr(above, "items", ()) if isinstance(above, ast.With))]
-        if any(meaning(getattr(each, "func", each), module.tree) in _QUIET for each in held):
-            return True
-    return False
-
-
 def windows(written: Written) -> Found:
     """``torch.stack([data[i : i + length] for i in starts])`` in a step: a window of the data for each sample."""
     for module in written.modules:
@@ -152,14 +101,6 @@ def replayed(written: Written) -> Found:
         for call, _, name in named_calls(module.tree):
             if name == "random.sample" and written.where(call, module) in ("step", "interval"):
                 yield call, module
-
-
-def volatile(written: Written) -> Found:
-    """``Variable(x, volatile=True)``."""
-    for module in written.modules:
-        for word in every(ast.keyword, module.tree) if "volatile" in module.text else ():
-            if word.arg == "volatile" and isinstance(word.value, ast.Constant) and word.value.value is True:
-                yield word.value, module
 
 
 def old_clipping(written: Written) -> Found:
@@ -184,6 +125,27 @@ def read_to_show(written: Written) -> Found:
             given = (*call.args, *(word.value for word in call.keywords))
             if any(isinstance(each, ast.Call) and last(each) == "item" for part in given for each in walk(part)):
                 yield call, module
+
+
+def read_apart(written: Written) -> Found:
+    """A read in a loop that is no step (``for user in users: ...``), and in what Lightning's step calls."""
+    facts = written.analysis.facts
+    on_cpu = any("accelerator='cpu'" in module.text.replace('"', "'") for module in written.modules)
+    for event in facts.of("sync"):
+        frames, node, module = facts.frames(event), event.node, event.module
+        loops = [(loop, frame.module) for frame in frames for loop in frame.loops]
+        held = {getattr(each, "device", "") for each in members(event.receiver)}
+        around = (last(each) for each in facts.places.ancestors(node, module) if isinstance(each, ast.Call))
+        apart = event.name in _READS and _SHOWS.isdisjoint(around)
+        if {getattr(each.scope, "name", "") for each in frames} & _HOOKS:
+            apart = apart and not on_cpu and held != {""}
+        else:
+            apart = apart and bool(loops) and bool(held & {"cuda", "conditional"})
+            apart = apart and not {facts.places.site(*each)[:2] for each in loops} & written.followed
+            apart = apart and written.trains.isdisjoint(written.everywhere(loops[-1][0]))
+            apart = apart and not any(loader_sites(written.analysis, e.receiver) for e in facts.at(loops[-1][0]))
+        if apart:
+            yield node, module
 
 
 def shown_by_the_bar(written: Written) -> Found:
@@ -229,10 +191,8 @@ SHAPES: dict[str, Callable[[Written], Found]] = REPEATED | {
     for each in (
         drawn,
         read_to_show,
+        read_apart,
         one_by_one,
-        averaged_one_by_one,
-        evaluated_with_graphs,
-        volatile,
         replayed,
         windows,
         old_clipping,

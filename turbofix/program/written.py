@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 from turbofix.nodes import walk
@@ -143,8 +144,10 @@ _NOTHING: frozenset[str] = frozenset()
 class Written:
     """The files of a training, by what is written in them."""
 
-    def __init__(self, modules: Collection[ModuleFile]) -> None:
+    def __init__(self, modules: Collection[ModuleFile], analysis: Analysis) -> None:
         self.modules = modules
+        self.analysis = analysis
+        self.followed: set[tuple[Path, int]] = set()
         self._places: dict[tuple[ast.AST, int], str] = {}
         self.computing: tuple[tuple[ast.FunctionDef, ModuleFile], ...] | None = None  # asked for by ``repeated``
         self.functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
@@ -258,7 +261,7 @@ class Written:
 
 def written_of(analysis: Analysis) -> Written:
     """The files of an analysis, by what is written in them."""
-    return analysis.once("what is written", lambda: Written(tuple(analysis.execution.modules.values())))
+    return analysis.once("what is written", lambda: Written(tuple(analysis.execution.modules.values()), analysis))
 
 
 # --- shapes ---------------------------------------------------------------------------------------------------------
