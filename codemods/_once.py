@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from turbofix.edits import Edit
 from turbofix.findings import Site
-from turbofix.program.model import Preload
+from turbofix.program.model import Augment, Preload
 
 from ._loaders import put_above
 
+EACH = {"CropEach": "RandomCrop", "MirrorEach": "RandomHorizontalFlip", "FlipEach": "RandomVerticalFlip"}
+"""The classes that draw for each picture of a batch, with those of torchvision that they are kinds of."""
 ROOM = "; they are kept where they take two gigabytes or an eighth of the GPU's memory at most"
 
 
@@ -15,7 +17,88 @@ def take_whole(plan: Preload, edit: Edit) -> None:
     """Hand a loader to a function that makes its items once and takes whole batches of them."""
     helper = put_preloaded(edit, plan.helper, rows=plan.rows)
     where = "" if plan.on_device else f", {edit.quoted('cpu', plan.loader)}"
-    edit.replace(plan.loader, f"{helper}({edit.text(plan.loader)}{where})")
+    whole = f"{helper}({edit.text(plan.loader)}{where})"
+    edit.replace(plan.loader, augmented(plan, plan.augment, whole, edit) if plan.augment is not None else whole)
+
+
+def augmented(plan: Preload, augment: Augment, whole: str, edit: Edit) -> str:
+    """Let whole batches go through the random transforms of pictures, and the pictures through the others once."""
+    to_tensor, places = edit.name("torchvision.transforms.PILToTensor", plan.loader), range(len(augment.parts))
+    once, batched = [], []
+    for place, (site, does) in zip(places, augment.parts, strict=True):
+        text = instead = edit.text(site)
+        if does == "once":
+            once.append(text)
+            if augment.name:
+                edit.drop_element(augment.listed, place)
+            continue
+        if does == "convert":
+            once.append(f"{to_tensor}()")
+            convert = edit.name("torchvision.transforms.ConvertImageDtype", site)
+            instead = f"{convert}({edit.name('torch.float32', site)})"
+        elif does != "stays":
+            instead = put_each(edit, plan.helper, does) + text[text.index("(") :]
+        batched.append(instead)
+        if augment.name and instead != text:
+            edit.replace(site, instead)
+    compose = edit.name("torchvision.transforms.Compose", plan.loader)
+    for given in augment.given:
+        edit.replace(given, once[0] if len(once) == 1 else f"{compose}([{', '.join(once)}])")
+    name = augment.name or edit.free_name("for_batches", augment.listed)
+    if not augment.name:
+        edit.before(augment.listed, f"{name} = {compose}([", *(f"    {each}," for each in batched), "])")
+    return f"{put_augmented(edit, plan.helper)}({whole}, {name})"
+
+
+def put_each(edit: Edit, above: Site, does: str) -> str:
+    """Define a random transform that draws for each picture of a batch, and return its name."""
+    name, base = edit.free_name(does, above), EACH[does]
+    lines = [
+        f"class {name}({edit.name(f'torchvision.transforms.{base}', above)}):",
+        f'    """{base} by a draw for each picture of a batch."""',
+        "",
+        "    def forward(self, pictures):",
+    ]
+    if does == "CropEach":
+        pad = edit.name("torchvision.transforms.functional.pad", above)
+        at, draw = edit.name("torch.arange", above), edit.name("torch.randint", above)
+        lines += [
+            "        if self.padding is not None:",
+            f"            pictures = {pad}(pictures, self.padding, self.fill, self.padding_mode)",
+            "        windows = pictures.unfold(2, self.size[0], 1).unfold(3, self.size[1], 1)",
+            "        (count, _, rows, columns), device = windows.shape[:4], pictures.device",
+            f"        top, left = ({draw}(places, (count,), device=device) for places in (rows, columns))",
+            f"        return windows[{at}(count, device=device), :, top, left]",
+        ]
+    else:
+        draw, where = edit.name("torch.rand", above), edit.name("torch.where", above)
+        lines += [
+            f"        chosen = {draw}(len(pictures), 1, 1, 1, device=pictures.device) < self.p",
+            f"        return {where}(chosen, pictures.flip({-1 if does == 'MirrorEach' else -2}), pictures)",
+        ]
+    put_above(edit, above, *lines, below=True)
+    return name
+
+
+def put_augmented(edit: Edit, above: Site) -> str:
+    """Define the function that lets whole batches go through random transforms, and return its name."""
+    name = edit.free_name("augmented", above)
+    put_above(
+        edit,
+        above,
+        f"def {name}(loader, transform):",
+        '    """The loader, with batches whose pictures go through a transform as a whole."""',
+        "    collate = loader.collate_fn",
+        "",
+        "    def take(chosen):",
+        "        pictures, *others = collate(chosen)",
+        "        return [transform(pictures), *others]",
+        "",
+        "    loader.collate_fn = take",
+        "    return loader",
+        below=True,
+    )
+    return name
 
 
 def put_preloaded(edit: Edit, above: Site, *, rows: bool) -> str:
@@ -110,22 +193,5 @@ def put_remembered(edit: Edit, above: Site, *, pictures: bool) -> str:
         "        return item",
         "",
         "    return remember",
-    )
-    return name
-
-
-def put_moved(edit: Edit, above: Site) -> str:
-    """Define the function that moves data where they have room, and return its name."""
-    name = edit.free_name("moved", above)
-    device, free = edit.name("torch.device", above), edit.name("torch.cuda.mem_get_info", above)
-    put_above(
-        edit,
-        above,
-        f"def {name}(data, device):",
-        '    """The data on the device where they take a tenth of its free memory at most, else as they are."""',
-        "    size = data.numel() * data.element_size()",
-        f"    if {device}(device).type != {edit.quoted('cuda', above)} or 10 * size > {free}(device)[0]:",
-        "        return data",
-        "    return data.to(device)",
     )
     return name

@@ -31,7 +31,7 @@ When refused
       before it into a function of its own.
     - Where the code behind the reading changes what was read in place: let it copy first.
     - Where the dataset changes with its items, or while the program trains, or several kinds may be read.
-    - Where the function has a decorator already, or a transform is built of what changes from item to item.
+    - Where the function has a decorator already.
 
 Risk
     exact: the batches hold the same numbers. equivalent: where workers stay, the batches come in another order from the
@@ -67,6 +67,7 @@ from ._loaders import (
     put_above,
     site_of,
     trains_again,
+    unfollowed,
     whole,
 )
 from ._once import ROOM, put_remembered, take_whole
@@ -105,7 +106,7 @@ class Kept:
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Datasets that do the same for an item in each epoch, and what they build anew for each."""
     preloads = {each.loader: each for each in program.preloads}
-    built_by = {each.top: each.name for each in program.built_again if each.why_not is None}
+    built_by = {each.top: each.name for each in program.built_again}
     told: set[Site] = set()
     for same in program.same_items:
         if same.done is not None:
@@ -160,23 +161,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         loader = program.loader(site)
         data = (loader.dataset.qualname or "torchvision.") if loader is not None else ""
         if loader is not None and preload.heavy and site not in told and data.startswith("torchvision."):
-            does = "decodes" if "decode" in loader.dataset.work else "resizes"
             name = f"`{each}`" if (each := data.rpartition(".")[2]) else f"the data of {called(loader)}"
-            message = f"{name} {does} its pictures anew in every epoch"
+            message = f"{name} decodes its pictures anew in every epoch"
             seen = of_loader(program, loader, "num_workers")
             why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
-            if why is not None:
-                yield codemod.refuse(site, message, why, evidence=seen)
-                continue
-            message += ROOM
-            yield codemod.finding(
-                site, message, plan=(preload,), evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
-            )
-    told |= {*preloads}
+            told_of = {"evidence": seen, "assumes": (SAME_ITEMS,), "worth": Worth.SOME}
+            yield codemod.offer(site, message + ("" if why else ROOM), why, plan=(preload,), **told_of)
+    random = {loader.site for loader in program.loaders if loader.dataset.random}
+    told |= {site for site, each in preloads.items() if each.why_not is None or site not in random}
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its samples anew"
-            why = unkept(loader) if trains_again(program) else ONE_PASS
+            why = unfollowed(loader) if trains_again(program) else ONE_PASS
             yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
     remembering = {same.method for same in program.same_items if same.why_not is None}
     for built in program.built_again:
@@ -184,21 +180,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         message = f"`{built.name}` is built anew for each item"
         seen = (Evidence("built", built.call),)
-        if built.why_not is not None:
-            yield codemod.refuse(built.call, message, built.why_not, evidence=seen)
-        else:
-            yield codemod.finding(built.call, message, plan=built, evidence=seen, assumes=(SAME_ITEMS,))
-
-
-def unkept(loader: Loader) -> str:
-    """Why the samples of a loader of which nothing else is known are not kept."""
-    if loader.dataset.kind == "iterable":
-        return (
-            "they come in a stream: where it takes long to prepare them, prepare them once, into a file, and read that"
-        )
-    if loader.dataset.random:
-        return "they are drawn at random each time: keep what is the same before that, where it takes long"
-    return "what is done for each was not followed: where it takes long, do it once, before the loop"
+        yield codemod.finding(built.call, message, plan=built, evidence=seen, assumes=(SAME_ITEMS,))
 
 
 def loses_workers(loader: Loader) -> bool:
@@ -262,15 +244,8 @@ def keep_read(read: KeptRead, keep: str, known: dict[str, str], edit: Edit) -> N
 
 
 def build_once(plan: BuiltAgain, edit: Edit) -> None:
-    """Look up what is built by its arguments, or build it by a function that does so once."""
+    """Look up what is built by its arguments."""
     cache = edit.name("functools.lru_cache", plan.top)
     name = edit.free_name(f"{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', plan.name).lower()}_once", plan.top)
-    if plan.plain:
-        put_above(edit, plan.top, f"{name} = {cache}({plan.text})")
-        edit.replace(plan.callee, name)
-        return
-    first, *more = edit.text(plan.call).splitlines()
-    indent = " " * (plan.call.column - len("    return "))
-    lines = [line.removeprefix(indent) for line in more]
-    put_above(edit, plan.top, f"@{cache}(maxsize=None)", f"def {name}():", f"    return {first}", *lines)
-    edit.replace(plan.call, f"{name}()")
+    put_above(edit, plan.top, f"{name} = {cache}({edit.text(plan.callee)})")
+    edit.replace(plan.callee, name)

@@ -49,7 +49,7 @@ _CHANGING = words("""
     """)
 _BUILT = regex(
     r"torchaudio\.transforms\.(?:Resample|\w*Spectrogram|\w*FCC|\w*MelScale|GriffinLim)"
-    r"|(?:torchvision\.transforms\.(?:v2\.)?|albumentations\.)Compose|(?:transformers|tokenizers)\..*\.from_(?:pretrained|file)"
+    r"|(?:transformers|tokenizers)\..*\.from_(?:pretrained|file)"
     r"|spacy\.load|sentencepiece\.SentencePieceProcessor|nltk\.stem\.\w+|nltk\.corpus\.stopwords\.words"
 )
 """What takes long to build, and is the same for the same arguments."""
@@ -586,7 +586,8 @@ def built_again(analysis: Analysis) -> tuple[BuiltAgain, ...]:
                 by_its_name = len(built) == 1 and name is not None and name.endswith(built[0].rpartition(".")[2])
                 if by_its_name and _BUILT.fullmatch(built[0]):
                     place = analysis.facts.places.site(call, each.module)
-                    found.setdefault(place, _built(analysis, call, built[0], each))
+                    if (again := _built(analysis, call, built[0], each)) is not None:
+                        found.setdefault(place, again)
     outer = [each for each in found.values() if not any(_holds(one.call, each.call) for one in found.values())]
     return tuple(sorted(outer, key=lambda each: each.call))
 
@@ -631,30 +632,16 @@ def _instances(names: dict[str, Value], cls: Class) -> Iterator[Instance]:
             yield each
 
 
-def _built(analysis: Analysis, call: ast.Call, qualname: str, function: Function) -> BuiltAgain:
+def _built(analysis: Analysis, call: ast.Call, qualname: str, function: Function) -> BuiltAgain | None:
+    """What is built, where its arguments are numbers, texts and names, by which it can be looked up."""
     places, module = analysis.facts.places, function.module
-    given = [*call.args, *(each.value for each in call.keywords)]
     local = {each.arg for each in parameters(function.node)} | {
         each.id for each in walk(function.node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
     }
-    names = {each.id for one in (call.func, *given) for each in walk(one) if isinstance(each, ast.Name)}
-    plain = not any(
-        isinstance(each, (ast.List, ast.Dict, ast.Set, ast.Lambda, ast.Starred, *COMPREHENSIONS))
-        for one in given
-        for each in walk(one)
-    ) and all(each.arg is not None for each in call.keywords)
-    why_not = None
-    if not plain and names & local:
-        why_not = f"it is built of `{min(names & local)}`, which may change from item to item"
-    elif any(each in local for each in names & {(dotted(call.func) or "").partition(".")[0]}):
-        why_not = "its class is chosen for each item"
+    changing = (ast.List, ast.Dict, ast.Set, ast.Lambda, ast.Starred, *COMPREHENSIONS)
+    if any(isinstance(each, changing) or (isinstance(each, ast.keyword) and each.arg is None) for each in walk(call)):
+        return None
+    if (dotted(call.func) or "").partition(".")[0] in local:
+        return None
     own = qualname.removesuffix(".from_pretrained").removesuffix(".from_file").rpartition(".")[2]
-    return BuiltAgain(
-        places.site(call, module),
-        places.site(call.func, module),
-        own,
-        _top(analysis, function),
-        ast.unparse(call.func),
-        plain,
-        why_not,
-    )
+    return BuiltAgain(places.site(call, module), places.site(call.func, module), own, _top(analysis, function))
