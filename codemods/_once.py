@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+
 from turbofix.edits import Edit
 from turbofix.findings import Site
 from turbofix.program.model import Augment, Preload
@@ -23,31 +26,28 @@ def take_whole(plan: Preload, edit: Edit) -> None:
 
 def augmented(plan: Preload, augment: Augment, whole: str, edit: Edit) -> str:
     """Let whole batches go through the random transforms of pictures, and the pictures through the others once."""
-    to_tensor, places = edit.name("torchvision.transforms.PILToTensor", plan.loader), range(len(augment.parts))
-    once, batched = [], []
-    for place, (site, does) in zip(places, augment.parts, strict=True):
-        text = instead = edit.text(site)
+    batched = []
+    for place, (site, does) in enumerate(augment.parts):
         if does == "once":
-            once.append(text)
-            if augment.name:
-                edit.drop_element(augment.listed, place)
             continue
-        if does == "convert":
-            once.append(f"{to_tensor}()")
-            convert = edit.name("torchvision.transforms.ConvertImageDtype", site)
-            instead = f"{convert}({edit.name('torch.float32', site)})"
-        elif does != "stays":
-            instead = put_each(edit, plan.helper, does) + text[text.index("(") :]
-        batched.append(instead)
-        if augment.name and instead != text:
-            edit.replace(site, instead)
-    compose = edit.name("torchvision.transforms.Compose", plan.loader)
-    for given in augment.given:
-        edit.replace(given, once[0] if len(once) == 1 else f"{compose}([{', '.join(once)}])")
-    name = augment.name or edit.free_name("for_batches", augment.listed)
-    if not augment.name:
-        edit.before(augment.listed, f"{name} = {compose}([", *(f"    {each}," for each in batched), "])")
-    return f"{put_augmented(edit, plan.helper)}({whole}, {name})"
+        text = edit.text(site)
+        given, border = parted(text) if does == "CropEach" else (text[text.index("(") + 1 : -1], "")
+        batched.append(f"{put_each(edit, plan.helper, does)}({given})")
+        if border:
+            edit.replace(site, f"{edit.name('torchvision.transforms.Pad', site)}({border})")
+        else:
+            edit.drop_element(augment.listed, place)
+    return f"{put_augmented(edit, plan.helper)}({whole}, {', '.join(batched)})"
+
+
+def parted(crop: str) -> tuple[str, str]:
+    """The size of a ``RandomCrop``, and what it pads with before."""
+    call = ast.parse(crop, mode="eval").body
+    assert isinstance(call, ast.Call)
+    size = next((each for each in call.keywords if each.arg == "size"), None) or call.args[0]
+    text = functools.partial(ast.get_source_segment, crop)
+    others = [text(each) or "" for each in (*call.args, *call.keywords) if each is not size]
+    return text(size) or "", ", ".join(others)
 
 
 def put_each(edit: Edit, above: Site, does: str) -> str:
@@ -60,11 +60,8 @@ def put_each(edit: Edit, above: Site, does: str) -> str:
         "    def forward(self, pictures):",
     ]
     if does == "CropEach":
-        pad = edit.name("torchvision.transforms.functional.pad", above)
         at, draw = edit.name("torch.arange", above), edit.name("torch.randint", above)
         lines += [
-            "        if self.padding is not None:",
-            f"            pictures = {pad}(pictures, self.padding, self.fill, self.padding_mode)",
             "        windows = pictures.unfold(2, self.size[0], 1).unfold(3, self.size[1], 1)",
             "        (count, _, rows, columns), device = windows.shape[:4], pictures.device",
             f"        top, left = ({draw}(places, (count,), device=device) for places in (rows, columns))",
@@ -86,13 +83,15 @@ def put_augmented(edit: Edit, above: Site) -> str:
     put_above(
         edit,
         above,
-        f"def {name}(loader, transform):",
-        '    """The loader, with batches whose pictures go through a transform as a whole."""',
+        f"def {name}(loader, *changes):",
+        '    """The loader, with batches whose pictures are changed as a whole."""',
         "    collate = loader.collate_fn",
         "",
         "    def take(chosen):",
         "        pictures, *others = collate(chosen)",
-        "        return [transform(pictures), *others]",
+        "        for change in changes:",
+        "            pictures = change(pictures)",
+        "        return [pictures, *others]",
         "",
         "    loader.collate_fn = take",
         "    return loader",

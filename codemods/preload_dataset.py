@@ -24,9 +24,8 @@ Use instead
     (``torch.stack([data[i : i + n] for i in starts])``) become one indexing of the data.
 
     Pictures of a data set of torchvision's that are cropped and mirrored by chance (``RandomCrop``,
-    ``RandomHorizontalFlip``, ``RandomVerticalFlip``) are kept as they are before that, as bytes. Classes that are put
-    into the file take the place of these transforms: they draw for each picture of a batch, and the batch goes through
-    the list in the order that it has.
+    ``RandomHorizontalFlip``, ``RandomVerticalFlip``) are made once, with the border that they are cropped out of.
+    Classes that are put into the file take the place of these transforms: they draw for each picture of a batch.
 
 When refused
     It speaks of data in memory that are read in several epochs: a ``TensorDataset``, torchvision's small sets, a class

@@ -20,9 +20,9 @@ _EACH = {"RandomCrop": "CropEach", "RandomHorizontalFlip": "MirrorEach", "Random
 _ONCE = frozenset(
     words("Resize CenterCrop Grayscale Pad PILToTensor ToImage ToTensor Normalize ConvertImageDtype ToDtype")
 )
-_BATCHED = frozenset(words("Normalize ConvertImageDtype ToDtype Resize"))
-"""What does the same to a batch as to each of its pictures."""
-_ONCE = _BATCHED | frozenset(words("CenterCrop Grayscale Pad PILToTensor ToImage ToTensor"))
+_EVERYWHERE = frozenset(words("ToTensor PILToTensor ToImage ConvertImageDtype ToDtype Normalize"))
+"""What does the same to each pixel, wherever it is cropped and mirrored to."""
+_ONCE = _EVERYWHERE | frozenset(words("Resize CenterCrop Grayscale Pad"))
 _UNKNOWN = "its pictures are changed by chance one by one: change whole batches, by a draw for each picture"
 
 
@@ -47,17 +47,16 @@ def augment(analysis: Analysis, value: Value, loader: Event) -> Augment | str | 
         return _UNKNOWN
     parts: list[tuple[Site, str]] = []
     for node, item in zip(origin.node.elts, items, strict=True):
-        does = _done(node, item, any(one in _EACH.values() for _, one in parts))
+        does = _done(node, item, any(one != "once" for _, one in parts))
         if does is None:
             name = _named(item) or ast.unparse(node)
             does = "draws for each picture" if name.startswith(RANDOM_TRANSFORMS) else "is done to each picture"
             return f"`{name}` {does}, and no form of it for batches is known here"
         parts.append((places.site(node, module), does))
-    names = {_name(analysis, each, list(given), loader) for each in data}
-    if len(names) > 1 or None in names or origin.module is not module:
+    here = places.scope(origin.node, module) in (module.tree, places.scope(loader.node, module))
+    if origin.module is not module or not here or not all(_is_alone(analysis, each, [*given], loader) for each in data):
         return _UNKNOWN
-    sites = tuple(places.site(each, module) for each in given)
-    return Augment(sites, places.site(origin.node, module), tuple(parts), names.pop() or "")
+    return Augment(places.site(origin.node, module), tuple(parts))
 
 
 def _named(value: Value) -> str:
@@ -67,46 +66,43 @@ def _named(value: Value) -> str:
 
 
 def _done(node: ast.expr, item: Value, drawn: bool) -> str | None:
-    """What becomes of a transform: it is done ``once``, or ``stays``, or the class that takes its place."""
+    """What becomes of a transform: it is done ``once``, or the class that takes its place."""
     last = _named(item)
     given = [*node.args, *node.keywords] if isinstance(node, ast.Call) else []
     if last in _EACH:
-        odd = any(getattr(each, "arg", "") in (None, "pad_if_needed") for each in given)
+        odd = any(getattr(each, "arg", "") in (None, "pad_if_needed") or _is_odd(each) for each in given)
         return _EACH[last] if isinstance(node, ast.Call) and len(node.args) < 3 and not odd else None
-    if not drawn or last in ("PILToTensor", "ToImage"):
-        return "once" if last in _ONCE else None
     if last == "Lambda" and given and isinstance(given[0], ast.Lambda):
         arithmetic = (ast.BinOp, ast.operator, ast.Constant, ast.expr_context, ast.Name)
-        return "stays" if all(isinstance(each, arithmetic) for each in walk(given[0].body)) else None
-    if last == "Resize" and len(given) != 1:
-        return None  # (pictures of PIL's know ways to do so that tensors do not)
-    return "convert" if last == "ToTensor" else "stays" if last in _BATCHED else None
+        return "once" if all(isinstance(each, arithmetic) for each in walk(given[0].body)) else None
+    return "once" if last in (_EVERYWHERE if drawn else _ONCE) else None
 
 
-def _name(analysis: Analysis, data: Made, given: list[ast.expr], loader: Event) -> str | None:
-    """The name by which a loader's statement knows the transforms, empty where they have none yet; None where neither.
+def _is_odd(given: ast.AST) -> bool:
+    """Whether there is no border, or another one at each side, which mirroring would swap."""
+    value = given.value if isinstance(given, ast.keyword) else given
+    uneven = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) > 2
+    return uneven or (isinstance(value, ast.Constant) and value.value is None)
 
-    Nothing else may read the data or their transforms.
-    """
+
+def _is_alone(analysis: Analysis, data: Made, given: list[ast.expr], loader: Event) -> bool:
+    """Whether nothing but a loader beside them reads data, and nothing but data their transforms."""
     places, bindings, module = analysis.facts.places, analysis.facts.bindings, loader.module
     call = data.origin.node
     statement = places.statement(call, module) if data.origin.module is module else None
     if statement is None or places.scope(call, module) is not places.scope(loader.node, module):
-        return None
+        return False
     if all(each is not call for each in walk(loader.node)):
         target = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) and statement.value is call else None
-        if target is None or not all(
-            _is_fine(analysis, each, loader) for each in _reads(analysis, call, target, module)
-        ):
-            return None
-    if len(names := {each.id for each in given if isinstance(each, ast.Name)}) == 1:
-        name = names.pop()
-        owner = bindings.owner(name, call, module)
-        seen = owner is bindings.owner(name, loader.node, module) and len(bindings.writes(owner, name)) == 1
-        return name if seen and len(_reads(analysis, call, name, module)) == len(given) else None
-    around = {id(each) for each in (*places.ancestors(loader.node, module), loader.node)}
-    after = any(id(each) in around for each in places.block(statement, module))
-    return "" if len(given) == 1 and isinstance(given[0], ast.Call) and after else None
+        reads = _reads(analysis, call, target, module) if target is not None else []
+        if not reads or not all(_is_fine(analysis, each, loader) for each in reads):
+            return False
+    names = {each.id for each in given if isinstance(each, ast.Name)}
+    if not names:
+        return len(given) == 1 and isinstance(given[0], ast.Call)
+    name, *others = names
+    once = len(bindings.writes(bindings.owner(name, call, module), name)) == 1
+    return once and not others and len(_reads(analysis, call, name, module)) == len(given)
 
 
 def _reads(analysis: Analysis, near: ast.AST, name: str, module: ModuleFile) -> list[ast.expr]:

@@ -871,15 +871,12 @@ class Evaluation:
 class Augment:
     """Random transforms of pictures in memory that whole batches can go through.
 
-    ``given``: what the data are given; ``listed``: the list of the transforms, whose elements are ``parts``, with what
-    becomes of each: it is done ``once``, ``stays``, or a class takes its place; ``convert`` makes floats of a picture.
-    ``name``: by which the loader's statement knows them, empty where they have none yet.
+    ``listed`` is the list of the transforms, whose elements are ``parts``, with what becomes of each: it is done
+    ``once``, or a class takes its place.
     """
 
-    given: tuple[Site, ...]
     listed: Site
     parts: tuple[tuple[Site, str], ...]
-    name: str
 
 
 @dataclass(frozen=True)

@@ -183,8 +183,8 @@ def _too_large(analysis: Analysis, loader: Loader, value: Value, drawn: Augment 
         numbers = [one for one in sides if isinstance(one, int)]
         pixels = max(pixels, numbers[0] * numbers[-1] if numbers else 0)
     channels = 1 if name.endswith(("MNIST", "USPS")) else 3
-    width, room, most = (4, _ROOM, "ten") if drawn is None else (1, 2 << 30, "two")
-    taken = (samples(analysis, value) or 0) * (pixels or native or _SMALLEST) * channels * width
+    room, most = (_ROOM, "ten") if drawn is None else (2 << 30, "two")
+    taken = (samples(analysis, value) or 0) * (pixels or native or _SMALLEST) * channels * 4
     if not name.startswith("torchvision.") or taken <= room:
         return None
     do = ": resize whole batches on the GPU" if pixels > native else ""

@@ -105,8 +105,6 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         if same is not None:
             chosen = _CHOSEN if mine and all(chosen for _, _, chosen in mine) and same.done is None else None
             found.append(replace(same, why_not=same.why_not or chosen))
-    found += _collated(analysis, loaders)
-    found += _in_steps(analysis, steps)
     found += mapped(analysis)
     return tuple(_with_helpers(sorted(found, key=lambda each: each.site)))
 
@@ -229,40 +227,6 @@ def _by_part(analysis: Analysis, same: SameItems, work: _Work, instance: Instanc
                 why_not=change,
             )
     return None
-
-
-def _collated(analysis: Analysis, loaders: tuple[Loader, ...]) -> Iterator[SameItems]:
-    """What collate functions of the project read or take apart for each item, by a function of its own."""
-    used = {each.site for each in loaders if each.role != "unused"}
-    reading: dict[int, tuple[Function, list[Site]]] = {}
-    for event in analysis.facts.of("make"):
-        site = analysis.facts.site(event)
-        passed = event.arguments.get("collate_fn", 7) if event.arguments is not None and site in used else None
-        for each in members(passed.value) if passed is not None else ():
-            if isinstance(each, Function) and isinstance(each.node, ast.FunctionDef):
-                reading.setdefault(id(each.node), (each, []))[1].append(site)
-    for each, sites in reading.values():
-        place = analysis.facts.places.site(each.node, each.module)
-        same = SameItems(place, place, tuple(dict.fromkeys(sites)), each.name, place, ("texts",))
-        found = _by_part(analysis, same, _work(analysis, each, None), None)
-        if found is not None:
-            yield found
-
-
-def _in_steps(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[SameItems]:
-    """The tokenizers that steps call themselves, text after text or batch after batch."""
-    facts, rounds, told = analysis.facts, {step.loop.site: step for step in steps}, set[Site]()
-    for event in facts.of("call"):
-        if isinstance(event.node, ast.Call) and any(
-            getattr(each, "kind", "") == "tokenizer" for each in members(event.receiver)
-        ):
-            around = [facts.places.site(each.node, each.module) for each in facts.loops(event)]
-            loaders = [site for each in around if each in rounds for site in rounds[each].loaders]
-            site, name = facts.site(event), ast.unparse(event.node.func)
-            if any(each in rounds for each in around) and site not in told and not name.endswith("decode"):
-                told.add(site)
-                why = "the step itself does it: do it once, before the loop (`map` with `batched=True`)"
-                yield SameItems(site, site, tuple(loaders), name, site, ("texts",), why_not=why)
 
 
 _KEYS = words("items keys values get dim size numpy")
