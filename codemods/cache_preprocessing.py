@@ -22,9 +22,8 @@ Use instead
 
     Where nothing of an item is random and items are stacked as they are, the loader makes all of them once instead, by
     its workers, and takes whole batches (see ``preload-dataset``). A transform that is built for each item is kept by
-    its arguments (``functools.lru_cache``). Where a part of an item is random (a crop), what comes before it is kept: a
-    function of the project, or the expression that reads the file. Workers that end with each epoch would forget: then
-    the loader gets ``persistent_workers=True``.
+    its arguments (``functools.lru_cache``). Where a part of an item is random (a crop), the expression that reads the
+    file is kept. Workers that end with each epoch would forget: then the loader gets ``persistent_workers=True``.
 
 When refused
     - Where an item draws random numbers or changes the next ones, and reads no whole file before that: put what comes
@@ -132,7 +131,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         at_once = [preloads[each.site] for each in again if each.site in preloads]
         at_once = [each for each in at_once if each.why_not is None and (each.heavy or leaving)]
         sizes = [each.argument("batch_size") for each in again]  # (one by one, items may have any size)
-        plain = not same.part and not same.reads and not same.cached and same.why_not is None
+        plain = not same.reads and not same.cached and same.why_not is None
         plain = plain and not any(each.state == "absent" or 1 in each.values for each in sizes)
         if plain and at_once and len(at_once) == len(again):
             stayed = any(is_in_the_way(each.argument("persistent_workers")) for each in again)
@@ -161,12 +160,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         loader = program.loader(site)
         data = (loader.dataset.qualname or "torchvision.") if loader is not None else ""
         if loader is not None and preload.heavy and site not in told and data.startswith("torchvision."):
-            name = f"`{each}`" if (each := data.rpartition(".")[2]) else f"the data of {called(loader)}"
-            message = f"{name} decodes its pictures anew in every epoch"
-            seen = of_loader(program, loader, "num_workers")
+            message = f"the data of {called(loader)} decode their pictures anew in every epoch"
             why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
-            told_of = {"evidence": seen, "assumes": (SAME_ITEMS,), "worth": Worth.SOME}
-            yield codemod.offer(site, message + ("" if why else ROOM), why, plan=(preload,), **told_of)
+            told_of = {"evidence": of_loader(program, loader, "num_workers"), "assumes": (SAME_ITEMS,)}
+            yield codemod.offer(
+                site, message + ("" if why else ROOM), why, plan=(preload,), worth=Worth.SOME, **told_of
+            )
     random = {loader.site for loader in program.loaders if loader.dataset.random}
     told |= {site for site, each in preloads.items() if each.why_not is None or site not in random}
     for loader in program.loaders:

@@ -54,12 +54,12 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import Augment, Listed, Preload, TrainingProgram
+from turbofix.program.model import Listed, Preload, TrainingProgram
 from turbofix.program.preloading import HEAVY
 
 from ._listed import made_at_once, write
 from ._loaders import ONCE, ONE_PASS, called, is_in_the_way, is_read_once, trains_again, unfollowed
-from ._once import EACH, ROOM, take_whole
+from ._once import ROOM, take_whole
 
 codemod = Codemod(
     __name__,
@@ -88,7 +88,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         )
         message = f"{called(loader)} stacks its batches item by item, of what lies {lies}{copied}"
         message += "" if preload.rows else ROOM
-        message += drawn(preload.augment) if preload.augment is not None else ""
+        if preload.augment is not None:
+            message += ", and changed at random in whole batches, each picture by a draw of another sequence"
         seen = (*of_loader(program, loader, "batch_size"), *of_data(loader))
         # (workers that stay have drawn the seed of their pass once, others draw one for each: it moves the sequence on)
         others = preload.augment is not None or is_in_the_way(loader.argument("persistent_workers"))
@@ -109,12 +110,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             message = f"each pass over {called(loader)} makes its batches anew"
             why = unfollowed(loader) if trains_again(program) else ONE_PASS
             yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
-
-
-def drawn(augment: Augment) -> str:
-    """What is said of pictures that are changed by chance as whole batches."""
-    done = dict.fromkeys("cropped" if each == "CropEach" else "mirrored" for _, each in augment.parts if each in EACH)
-    return f", and {' and '.join(done)} as whole batches, each by a draw of its own, from another random sequence"
 
 
 @codemod.rewrite

@@ -28,9 +28,9 @@ _UNKNOWN = "its pictures are changed by chance one by one: change whole batches,
 
 def augment(analysis: Analysis, value: Value, loader: Event) -> Augment | str | None:
     """How published pictures are changed by chance, or why batches of them are not; None of other data."""
-    data = [each for each in members(value) if isinstance(each, Made)]
-    own = all(each.qualname.startswith("torchvision.datasets.") for each in data) and len(data) == len(members(value))
-    if not own or not all(each.qualname.rpartition(".")[2] in IN_MEMORY for each in data):
+    known = [f"torchvision.datasets.{name}" for name in IN_MEMORY]
+    data = [each for each in members(value) if isinstance(each, Made) and each.qualname in known]
+    if not data or len(data) != len(members(value)):
         return None
     places, module = analysis.facts.places, loader.module
     passed = [one for each in data for one in (*each.arguments.positions, *each.arguments.keywords.values())]
@@ -97,12 +97,11 @@ def _is_alone(analysis: Analysis, data: Made, given: list[ast.expr], loader: Eve
         reads = _reads(analysis, call, target, module) if target is not None else []
         if not reads or not all(_is_fine(analysis, each, loader) for each in reads):
             return False
-    names = {each.id for each in given if isinstance(each, ast.Name)}
-    if not names:
+    name, *others = {each.id if isinstance(each, ast.Name) else "" for each in given}
+    if others or not name:
         return len(given) == 1 and isinstance(given[0], ast.Call)
-    name, *others = names
     once = len(bindings.writes(bindings.owner(name, call, module), name)) == 1
-    return once and not others and len(_reads(analysis, call, name, module)) == len(given)
+    return once and len(_reads(analysis, call, name, module)) == len(given)
 
 
 def _reads(analysis: Analysis, near: ast.AST, name: str, module: ModuleFile) -> list[ast.expr]:

@@ -201,11 +201,9 @@ class KeptRead:
 class SameItems:
     """A class of datasets whose items are made anew in each epoch, and the function whose results can be kept.
 
-    ``site`` is where it is told, ``method`` the function that is decorated: ``__getitem__``, or where an item is random
-    in part, the one named ``part``, which reads what comes before. ``work`` is what it takes long with. ``helper`` is
-    the first such function of the file. ``reads`` are kept instead where no function makes what comes before what is
-    random. ``cached``: the items are kept already; ``done``: there is
-    nothing to keep, as it says. ``why_not``: what may differ.
+    ``site`` is where it is told, ``method`` the ``__getitem__`` that is decorated, ``work`` what it takes long with,
+    ``helper`` the first such function of the file. ``reads`` are kept instead where an item is random. ``cached``: the
+    items are kept already; ``done``: there is nothing to keep, as it says; ``why_not``: what may differ.
     """
 
     site: Site
@@ -214,7 +212,6 @@ class SameItems:
     name: str
     helper: Site
     work: tuple[str, ...] = ()
-    part: str | None = None
     reads: tuple[KeptRead, ...] = ()
     pictures: bool = False  # some of the file's results may be PIL's
     why_not: str | None = None

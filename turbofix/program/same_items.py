@@ -21,7 +21,7 @@ from turbofix.program.libraries import BARS, words
 from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, Step
 from turbofix.program.names import dotted, loaded, parameters, stores
 from turbofix.program.sites import COMPREHENSIONS
-from turbofix.program.values import Class, External, Function, Instance, Made, Mapping, Tensor, Value, flatten, members
+from turbofix.program.values import Class, External, Function, Instance, Made, Value, flatten, members
 from turbofix.records import dataclass
 from turbofix.regex import regex
 
@@ -61,7 +61,6 @@ class _Work:
 
     kinds: dict[str, ast.AST]  # with the first place
     draws: str | None
-    loads: bool  # it reads what its arguments name
     functions: tuple[Function, ...]  # it, and those that it calls
 
 
@@ -193,8 +192,8 @@ def _of_class(
         why = why or _is_decorated(method)
         if why is None:
             return same
-    elif (part := _by_part(analysis, same, work, instance)) is not None:
-        return part
+    elif any(keeps(each.node) for each in work.functions[1:]):
+        return replace(same, cached=True)
     if reads := tuple(_reads(analysis, work, method, instance)):
         return replace(same, reads=reads)
     if work.draws is not None and {*work.kinds} == {"items"}:
@@ -203,58 +202,6 @@ def _of_class(
     table = "make arrays of its rows once, in `__init__`, and draw out of those"
     drawn += table if {*work.kinds} == {"tables"} else "put what comes before it into a function of its own"
     return replace(same, why_not=why or drawn)
-
-
-def _by_part(analysis: Analysis, same: SameItems, work: _Work, instance: Instance | None) -> SameItems | None:
-    """The items, where a function that makes a part of them reads or takes apart the same for the same arguments."""
-    places = analysis.facts.places
-    for part in work.functions[1:]:
-        own = _work(analysis, part, instance)
-        if own.loads and keeps(part.node):
-            return replace(same, site=places.site(part.node, part.module), cached=True)
-        call, makes = _call_of(part, work.functions), own.loads or "texts" in own.kinds
-        if own.draws is None and makes and call is not None and isinstance(part.node, ast.FunctionDef):
-            caller, node = call
-            change = _counts(own.functions) or _is_decorated(part) or _changes_result(caller, node)
-            change = change or _no_key(analysis, part)
-            return replace(
-                same,
-                site=places.site(node, caller.module),
-                method=places.site(part.node, part.module),
-                helper=_top(analysis, part),
-                work=tuple(own.kinds),
-                part=part.node.name,
-                why_not=change,
-            )
-    return None
-
-
-_KEYS = words("items keys values get dim size numpy")
-
-
-def _no_key(analysis: Analysis, function: Function) -> str | None:
-    """Why what a function gave cannot be looked up by what it is given: a dict, a list, an array or a tensor."""
-    frames = [each for each in analysis.execution.frames.values() if each.function is not None]
-    for each in parameters(function.node):
-        read = [one for one in walk(function.node) if isinstance(one, (ast.Subscript, ast.Attribute))]
-        whole = [one for one in read if dotted(one.value) == each.arg]
-        asked = any(
-            one.attr in _KEYS
-            if isinstance(one, ast.Attribute)
-            else isinstance(one.slice, ast.Constant) and isinstance(one.slice.value, str)
-            for one in whole
-        )
-        said = re.search(r"(?i)\b(dict|list|mapping|ndarray|array|tensor)\b", ast.unparse(each.annotation or each))
-        values = [
-            value
-            for frame in frames
-            if frame.function is not None and frame.function.node is function.node
-            for value in members(frame.scope.names.get(each.arg))
-        ]
-        held = any(isinstance(value, (Mapping, Tensor)) or getattr(value, "kind", "") == "list" for value in values)
-        if asked or said or held:
-            return f"`{function.name}` is given what changes, `{each.arg}`: let it take the index, by which it is kept"
-    return None
 
 
 _READY = regex(r"from_pretrained|from_file|get_encoding|compile|listdir|glob|scandir|walk")
@@ -387,7 +334,7 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
     """What a function does for an item, with the functions that it calls."""
     made = making(analysis, function, instance)
     kinds: dict[str, ast.AST] = {}
-    draws, loads = made.draws or made.generator, False
+    draws = made.draws or made.generator
     for each in made.seen.values():
         for call, name in calls_in(each.node):
             attr = call.func.attr if isinstance(call.func, ast.Attribute) else ""
@@ -405,9 +352,7 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
             if not found and attr == "transform" and call.args:  # a scaler's
                 kinds.setdefault("items", call)
             last = found[0].rpartition(".")[2] if found else attr
-            is_loading = _LOADING.fullmatch(last) is not None
-            loads = loads or is_loading or attr in ("tokenize", "encode")
-            if is_loading and not found:
+            if _LOADING.fullmatch(last) and not found:
                 kinds.setdefault("files", call)
             if last.startswith(RANDOM_TRANSFORMS) if found else attr in _DRAWING:
                 draws = draws or last
@@ -423,7 +368,7 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
     if draws is None and made.random and names_random(analysis):
         draws = "transform"
     kinds = {kind: kinds[kind] for kind in _HEAVY if kind in kinds}
-    return _Work(kinds, draws, loads, tuple(made.seen.values()))
+    return _Work(kinds, draws, tuple(made.seen.values()))
 
 
 def _is_searched(node: ast.Subscript) -> bool:
@@ -479,15 +424,6 @@ def _counts(functions: Iterable[Function]) -> str | None:
                 continue
             if own and name.startswith(f"{own[0].arg}."):
                 return f"`{function.name}` changes `{name}` with each item"
-    return None
-
-
-def _call_of(part: Function, functions: tuple[Function, ...]) -> tuple[Function, ast.Call] | None:
-    """Where one of some functions calls another one."""
-    for caller in functions:
-        for call, name in calls_in(caller.node):
-            if name is not None and name.rpartition(".")[2] == part.name and caller is not part:
-                return caller, call
     return None
 
 
