@@ -868,8 +868,7 @@ class Evaluation:
 class Augment:
     """Random transforms of pictures in memory that whole batches can go through.
 
-    ``listed`` is the list of the transforms, whose elements are ``parts``, with what becomes of each: it is done
-    ``once``, or a class takes its place.
+    ``listed`` is the list of all of them, ``parts`` its elements: each is done ``once``, or a class takes its place.
     """
 
     listed: Site
