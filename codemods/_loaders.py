@@ -51,6 +51,17 @@ def trains_again(program: TrainingProgram) -> bool:
     return not program.steps or any(step.passes is None or step.passes > 1 for step in program.steps)
 
 
+def unfollowed(loader: Loader) -> str:
+    """Why the samples of a loader of which nothing else is known are not made once."""
+    if loader.dataset.kind == "iterable":
+        return "its data come in a stream: prepare them once, into a file, or a tensor where they fit into memory"
+    if loader.dataset.random:
+        return (
+            "its samples are drawn at random each time: keep what they are made of as one tensor, and draw for a batch"
+        )
+    return "its data are not known to lie in memory: where they fit, keep what is made of them as one tensor"
+
+
 def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
     """Whether the loader is read in more than one pass, as far as that can be seen, and never while it is being read.
 
@@ -115,10 +126,10 @@ def whole(edit: Edit, site: Site) -> str:
     return edit.before_text(site.path) or ""
 
 
-def put_above(edit: Edit, site: Site, *lines: str) -> None:
-    """Put lines above a statement of the file, with two blank ones around."""
+def put_above(edit: Edit, site: Site, *lines: str, below: bool = False) -> None:
+    """Put lines above a statement of the file, ``below`` others that were put there, with two blank ones around."""
     above = whole(edit, site).splitlines()[: site.line - 1]
-    spaced = above and above[-1].strip() and not above[-1].lstrip().startswith(("#", "@"))
+    spaced = not below and above and above[-1].strip() and not above[-1].lstrip().startswith(("#", "@"))
     edit.before(site, *(["", ""] if spaced else []), *lines, "", "", above_comments=True)
 
 

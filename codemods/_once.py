@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+
 from turbofix.edits import Edit
 from turbofix.findings import Site
-from turbofix.program.model import Preload
+from turbofix.program.model import Augment, Preload
 
 from ._loaders import put_above
 
+EACH = {"CropEach": "RandomCrop", "MirrorEach": "RandomHorizontalFlip", "FlipEach": "RandomVerticalFlip"}
+"""The classes that draw for each picture of a batch, with those of torchvision that they are kinds of."""
 ROOM = "; they are kept where they take two gigabytes or an eighth of the GPU's memory at most"
 
 
@@ -15,7 +20,84 @@ def take_whole(plan: Preload, edit: Edit) -> None:
     """Hand a loader to a function that makes its items once and takes whole batches of them."""
     helper = put_preloaded(edit, plan.helper, rows=plan.rows)
     where = "" if plan.on_device else f", {edit.quoted('cpu', plan.loader)}"
-    edit.replace(plan.loader, f"{helper}({edit.text(plan.loader)}{where})")
+    whole = f"{helper}({edit.text(plan.loader)}{where})"
+    edit.replace(plan.loader, augmented(plan, plan.augment, whole, edit) if plan.augment is not None else whole)
+
+
+def augmented(plan: Preload, augment: Augment, whole: str, edit: Edit) -> str:
+    """Let whole batches go through the random transforms of pictures, and the pictures through the others once."""
+    batched = []
+    for place, (site, does) in enumerate(augment.parts):
+        if does == "once":
+            continue
+        text = edit.text(site)
+        given, border = parted(text) if does == "CropEach" else (text[text.index("(") + 1 : -1], "")
+        batched.append(f"{put_each(edit, plan.helper, does)}({given})")
+        if border:
+            edit.replace(site, f"{edit.name('torchvision.transforms.Pad', site)}({border})")
+        else:
+            edit.drop_element(augment.listed, place)
+    return f"{put_augmented(edit, plan.helper)}({whole}, {', '.join(batched)})"
+
+
+def parted(crop: str) -> tuple[str, str]:
+    """The size of a ``RandomCrop``, and what it pads with before."""
+    call = ast.parse(crop, mode="eval").body
+    assert isinstance(call, ast.Call)
+    size = next((each for each in call.keywords if each.arg == "size"), None) or call.args[0]
+    text = functools.partial(ast.get_source_segment, crop)
+    others = [text(each) or "" for each in (*call.args, *call.keywords) if each is not size]
+    return text(size) or "", ", ".join(others)
+
+
+def put_each(edit: Edit, above: Site, does: str) -> str:
+    """Define a random transform that draws for each picture of a batch, and return its name."""
+    name, base = edit.free_name(does, above), EACH[does]
+    lines = [
+        f"class {name}({edit.name(f'torchvision.transforms.{base}', above)}):",
+        f'    """{base} by a draw for each picture of a batch."""',
+        "",
+        "    def forward(self, pictures):",
+    ]
+    if does == "CropEach":
+        at, draw = edit.name("torch.arange", above), edit.name("torch.randint", above)
+        lines += [
+            "        windows = pictures.unfold(2, self.size[0], 1).unfold(3, self.size[1], 1)",
+            "        (count, _, rows, columns), device = windows.shape[:4], pictures.device",
+            f"        top, left = ({draw}(places, (count,), device=device) for places in (rows, columns))",
+            f"        return windows[{at}(count, device=device), :, top, left]",
+        ]
+    else:
+        draw, where = edit.name("torch.rand", above), edit.name("torch.where", above)
+        lines += [
+            f"        chosen = {draw}(len(pictures), 1, 1, 1, device=pictures.device) < self.p",
+            f"        return {where}(chosen, pictures.flip({-1 if does == 'MirrorEach' else -2}), pictures)",
+        ]
+    put_above(edit, above, *lines, below=True)
+    return name
+
+
+def put_augmented(edit: Edit, above: Site) -> str:
+    """Define the function that lets whole batches go through random transforms, and return its name."""
+    name = edit.free_name("augmented", above)
+    put_above(
+        edit,
+        above,
+        f"def {name}(loader, *changes):",
+        '    """The loader, with batches whose pictures are changed as a whole."""',
+        "    collate = loader.collate_fn",
+        "",
+        "    def take(chosen):",
+        "        pictures, *others = collate(chosen)",
+        "        for change in changes:",
+        "            pictures = change(pictures)",
+        "        return [pictures, *others]",
+        "",
+        "    loader.collate_fn = take",
+        "    return loader",
+        below=True,
+    )
+    return name
 
 
 def put_preloaded(edit: Edit, above: Site, *, rows: bool) -> str:
@@ -110,22 +192,5 @@ def put_remembered(edit: Edit, above: Site, *, pictures: bool) -> str:
         "        return item",
         "",
         "    return remember",
-    )
-    return name
-
-
-def put_moved(edit: Edit, above: Site) -> str:
-    """Define the function that moves data where they have room, and return its name."""
-    name = edit.free_name("moved", above)
-    device, free = edit.name("torch.device", above), edit.name("torch.cuda.mem_get_info", above)
-    put_above(
-        edit,
-        above,
-        f"def {name}(data, device):",
-        '    """The data on the device where they take a tenth of its free memory at most, else as they are."""',
-        "    size = data.numel() * data.element_size()",
-        f"    if {device}(device).type != {edit.quoted('cuda', above)} or 10 * size > {free}(device)[0]:",
-        "        return data",
-        "    return data.to(device)",
     )
     return name

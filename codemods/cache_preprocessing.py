@@ -22,16 +22,15 @@ Use instead
 
     Where nothing of an item is random and items are stacked as they are, the loader makes all of them once instead, by
     its workers, and takes whole batches (see ``preload-dataset``). A transform that is built for each item is kept by
-    its arguments (``functools.lru_cache``). Where a part of an item is random (a crop), what comes before it is kept: a
-    function of the project, or the expression that reads the file. Workers that end with each epoch would forget: then
-    the loader gets ``persistent_workers=True``.
+    its arguments (``functools.lru_cache``). Where a part of an item is random (a crop), the expression that reads the
+    file is kept. Workers that end with each epoch would forget: then the loader gets ``persistent_workers=True``.
 
 When refused
     - Where an item draws random numbers or changes the next ones, and reads no whole file before that: put what comes
       before it into a function of its own.
     - Where the code behind the reading changes what was read in place: let it copy first.
     - Where the dataset changes with its items, or while the program trains, or several kinds may be read.
-    - Where the function has a decorator already, or a transform is built of what changes from item to item.
+    - Where the function has a decorator already.
 
 Risk
     exact: the batches hold the same numbers. equivalent: where workers stay, the batches come in another order from the
@@ -67,6 +66,7 @@ from ._loaders import (
     put_above,
     site_of,
     trains_again,
+    unfollowed,
     whole,
 )
 from ._once import ROOM, put_remembered, take_whole
@@ -105,7 +105,7 @@ class Kept:
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Datasets that do the same for an item in each epoch, and what they build anew for each."""
     preloads = {each.loader: each for each in program.preloads}
-    built_by = {each.top: each.name for each in program.built_again if each.why_not is None}
+    built_by = {each.top: each.name for each in program.built_again}
     told: set[Site] = set()
     for same in program.same_items:
         if same.done is not None:
@@ -131,7 +131,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         at_once = [preloads[each.site] for each in again if each.site in preloads]
         at_once = [each for each in at_once if each.why_not is None and (each.heavy or leaving)]
         sizes = [each.argument("batch_size") for each in again]  # (one by one, items may have any size)
-        plain = not same.part and not same.reads and not same.cached and same.why_not is None
+        plain = not same.reads and not same.cached and same.why_not is None
         plain = plain and not any(each.state == "absent" or 1 in each.values for each in sizes)
         if plain and at_once and len(at_once) == len(again):
             stayed = any(is_in_the_way(each.argument("persistent_workers")) for each in again)
@@ -160,23 +160,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         loader = program.loader(site)
         data = (loader.dataset.qualname or "torchvision.") if loader is not None else ""
         if loader is not None and preload.heavy and site not in told and data.startswith("torchvision."):
-            does = "decodes" if "decode" in loader.dataset.work else "resizes"
-            name = f"`{each}`" if (each := data.rpartition(".")[2]) else f"the data of {called(loader)}"
-            message = f"{name} {does} its pictures anew in every epoch"
-            seen = of_loader(program, loader, "num_workers")
+            message = f"the data of {called(loader)} decode their pictures anew in every epoch"
             why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
-            if why is not None:
-                yield codemod.refuse(site, message, why, evidence=seen)
-                continue
-            message += ROOM
-            yield codemod.finding(
-                site, message, plan=(preload,), evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
+            told_of = {"evidence": of_loader(program, loader, "num_workers"), "assumes": (SAME_ITEMS,)}
+            yield codemod.offer(
+                site, message + ("" if why else ROOM), why, plan=(preload,), worth=Worth.SOME, **told_of
             )
-    told |= {*preloads}
+    random = {loader.site for loader in program.loaders if loader.dataset.random}
+    told |= {site for site, each in preloads.items() if each.why_not is None or site not in random}
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its samples anew"
-            why = unkept(loader) if trains_again(program) else ONE_PASS
+            why = unfollowed(loader) if trains_again(program) else ONE_PASS
             yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
     remembering = {same.method for same in program.same_items if same.why_not is None}
     for built in program.built_again:
@@ -184,21 +179,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         message = f"`{built.name}` is built anew for each item"
         seen = (Evidence("built", built.call),)
-        if built.why_not is not None:
-            yield codemod.refuse(built.call, message, built.why_not, evidence=seen)
-        else:
-            yield codemod.finding(built.call, message, plan=built, evidence=seen, assumes=(SAME_ITEMS,))
-
-
-def unkept(loader: Loader) -> str:
-    """Why the samples of a loader of which nothing else is known are not kept."""
-    if loader.dataset.kind == "iterable":
-        return (
-            "they come in a stream: where it takes long to prepare them, prepare them once, into a file, and read that"
-        )
-    if loader.dataset.random:
-        return "they are drawn at random each time: keep what is the same before that, where it takes long"
-    return "what is done for each was not followed: where it takes long, do it once, before the loop"
+        yield codemod.finding(built.call, message, plan=built, evidence=seen, assumes=(SAME_ITEMS,))
 
 
 def loses_workers(loader: Loader) -> bool:
@@ -262,15 +243,8 @@ def keep_read(read: KeptRead, keep: str, known: dict[str, str], edit: Edit) -> N
 
 
 def build_once(plan: BuiltAgain, edit: Edit) -> None:
-    """Look up what is built by its arguments, or build it by a function that does so once."""
+    """Look up what is built by its arguments."""
     cache = edit.name("functools.lru_cache", plan.top)
     name = edit.free_name(f"{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', plan.name).lower()}_once", plan.top)
-    if plan.plain:
-        put_above(edit, plan.top, f"{name} = {cache}({plan.text})")
-        edit.replace(plan.callee, name)
-        return
-    first, *more = edit.text(plan.call).splitlines()
-    indent = " " * (plan.call.column - len("    return "))
-    lines = [line.removeprefix(indent) for line in more]
-    put_above(edit, plan.top, f"@{cache}(maxsize=None)", f"def {name}():", f"    return {first}", *lines)
-    edit.replace(plan.call, f"{name}()")
+    put_above(edit, plan.top, f"{name} = {cache}({edit.text(plan.callee)})")
+    edit.replace(plan.callee, name)

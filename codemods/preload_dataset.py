@@ -20,19 +20,26 @@ Use instead
     the same batches in the same order, which indexes tensors: on the GPU where they take an eighth of its free memory
     at most, else on the host. What takes more than that and more than two gigabytes, and items that are no tensors, are
     left to the loader as it was. The copies in the loop find their tensors on the device and do nothing. A loop that
-    reads its batches on the host gets them there. Batches cut by hand (``x[i : i + 64].to(device)``) are cut out of
-    data that were moved before the loop, where they have room. Windows that are stacked one by one
+    reads its batches on the host gets them there. Windows that are stacked one by one
     (``torch.stack([data[i : i + n] for i in starts])``) become one indexing of the data.
+
+    Pictures of a data set of torchvision's that are cropped and mirrored by chance (``RandomCrop``,
+    ``RandomHorizontalFlip``, ``RandomVerticalFlip``) are made once, with the border that they are cropped out of.
+    Classes that are put into the file take the place of these transforms: they draw for each picture of a batch.
 
 When refused
     It speaks of data in memory that are read in several epochs: a ``TensorDataset``, torchvision's small sets, a class
     of the script whose items read no files and draw nothing by chance (files and texts: see ``cache-preprocessing``).
+    Of what is drawn by chance, pictures that are cropped and mirrored are taken, where their transforms stand in a list
+    beside the loader and nothing else reads them: other random transforms are named.
     It is refused where the data change while the program trains, where a loader is built anew in every round (but of
     rows of tensors), where its ``collate_fn`` does more than to stack, and where the program reads ``loader.dataset``.
 
 Risk
-    exact: the same batches in the same order, of the same bits. Equivalent where workers stayed for all passes
-    (``persistent_workers``): without them each pass draws a number more, and the second comes in another order.
+    exact: the same batches in the same order, of the same bits. Equivalent where pictures are cropped or mirrored: each
+    by a draw of its own as before, but of another sequence (``verify`` gives both programs the same draws). Equivalent,
+    too, where workers stayed for all passes (``persistent_workers``): without them each pass draws a number more, and
+    the second comes in another order.
 
 Measured
     Not measured in isolation.
@@ -45,14 +52,13 @@ from collections.abc import Iterator
 from turbofix.assumptions import SAME_FORMULA, SAME_ITEMS
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
+from turbofix.findings import Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import CutByHand, Listed, Loader, Preload, TrainingProgram
-from turbofix.program.preloading import HEAVY
+from turbofix.program.model import Listed, Preload, TrainingProgram
 
 from ._listed import made_at_once, write
-from ._loaders import ONCE, ONE_PASS, called, is_in_the_way, is_read_once, trains_again
-from ._once import ROOM, put_moved, take_whole
+from ._loaders import ONCE, ONE_PASS, called, is_in_the_way, is_read_once, trains_again, unfollowed
+from ._once import ROOM, take_whole
 
 codemod = Codemod(
     __name__,
@@ -70,13 +76,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     yield from made_at_once(codemod, program)
     if program.moved_once is not None:
         yield codemod.in_place(program.moved_once, "the data are brought to the GPU once, before the training")
-    again = {each.site for each in program.moved_again}
-    for cut in (each for each in program.cut_by_hand if each.site not in again):
-        message = f"batches are cut out of `{cut.name}` and copied to the GPU one by one, in every epoch anew"
-        where = (Evidence("copied", cut.site),)
-        yield codemod.offer(
-            cut.site, message, cut.why_not, plan=cut, evidence=where, assumes=(SAME_ITEMS,), worth=Worth.SOME
-        )
     kept = {site for same in program.same_items if same.cached for site in same.loaders}
     for preload in program.preloads:
         loader = program.loader(preload.loader)
@@ -88,9 +87,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         )
         message = f"{called(loader)} stacks its batches item by item, of what lies {lies}{copied}"
         message += "" if preload.rows else ROOM
+        if preload.augment is not None:
+            message += ", and changed at random in whole batches, each picture by a draw of another sequence"
         seen = (*of_loader(program, loader, "batch_size"), *of_data(loader))
         # (workers that stay have drawn the seed of their pass once, others draw one for each: it moves the sequence on)
-        risk = Risk.EQUIVALENT if is_in_the_way(loader.argument("persistent_workers")) else Risk.EXACT
+        others = preload.augment is not None or is_in_the_way(loader.argument("persistent_workers"))
+        risk = Risk.EQUIVALENT if others else Risk.EXACT
         worth = Worth.SOME if loader.role == "evaluation" else Worth.HIGH
         assumes = () if preload.certain else (SAME_ITEMS,)
         why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
@@ -101,42 +103,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its batches anew"
-            why = untaken(loader) if trains_again(program) else ONE_PASS
+            why = unfollowed(loader) if trains_again(program) else ONE_PASS
             yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
-
-
-def untaken(loader: Loader) -> str:
-    """Why the batches of a loader of which nothing else is known are not taken as a whole."""
-    if loader.dataset.kind == "iterable":
-        return "its data come in a stream: keep as one tensor what fits into memory"
-    if loader.dataset.random:
-        return (
-            "its samples are drawn at random each time: keep what they are made of as one tensor, and draw for a batch"
-        )
-    if HEAVY & {*loader.dataset.work}:
-        return "its items come from files one by one: where the GPU has room for all, keep them there as one tensor"
-    return "its data are not known to lie in memory: where they do, keep them as one tensor, and index that"
 
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Hand the loader to a function that makes its items once."""
     plan = finding.plan
-    if isinstance(plan, CutByHand):
-        move_whole(plan, edit)
-        return
     if isinstance(plan, Listed):
         write(plan, edit)
         return
     assert isinstance(plan, Preload)
     take_whole(plan, edit)
-
-
-def move_whole(plan: CutByHand, edit: Edit) -> None:
-    """Move data to the device before the loop that cuts batches out of them."""
-    helper = put_moved(edit, plan.helper)
-    name = edit.free_name(f"{plan.name.rpartition('.')[2]}_whole", plan.loop)
-    device = edit.quoted("cuda", plan.loop) if plan.device == "cuda" else plan.device
-    data = f"{plan.makes}({plan.name})" if plan.makes else plan.name
-    edit.before(plan.loop, f"{name} = {helper}({data}, {device})")
-    edit.replace(plan.made, f"{name}[{edit.text(plan.chosen)}]")

@@ -461,3 +461,39 @@ def test_a_script_runs_as_if_run_directly(tmp_path: Path, monkeypatch: pytest.Mo
     arguments = ("--data", str(project / "data.txt"), "x=1")
     found = verify(Request(script, arguments, (stage,), Options(timeout=120, python=sys.executable)))
     assert found.reason == "it learns the same over 20 steps and 4 epoch ends"
+
+
+DRAWN_ALONE = """\
+class Moved(TensorDataset):
+    def __getitem__(self, i):
+        row, label = super().__getitem__(i)
+        row = row.roll(int(torch.randint(0, 4, (1,))))
+        return row if torch.rand(1) < 0.5 else -row, label
+
+loader = DataLoader(Moved(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+"""
+DRAWN_FOR_A_BATCH = """\
+def take(chosen):
+    steps = torch.randint(4, (len(chosen),))
+    rows = torch.stack([row.roll(int(step)) for row, step in zip(x[chosen], steps)])
+    rows = torch.where(torch.rand(len(chosen), 1) < 0.5, rows, -rows)
+    return rows, x[chosen].sum(1, keepdim=True)
+
+loader = DataLoader(range(32), collate_fn=take, batch_size=8, shuffle=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        ("", "", "pass"),
+        ("torch.randint(4, (len(chosen),))", "torch.randint(4, (1,)).expand(len(chosen))", "fail"),
+        ("torch.rand(len(chosen), 1)", "torch.rand(1, 1)", "fail"),
+    ],
+    ids=["for each", "one step for all", "one sign for all"],
+)
+def test_a_draw_for_each_sample_of_a_batch_is_what_it_drew_alone(tiny: Path, old: str, new: str, verdict: str) -> None:
+    before = next(line for line in TINY.splitlines() if line.startswith("loader"))
+    tiny.write_text(TINY.replace(before, DRAWN_ALONE))
+    candidate = TINY.replace(before, DRAWN_FOR_A_BATCH.replace(old, new))
+    assert verify_candidate(tiny, candidate).verdict == verdict

@@ -273,6 +273,11 @@ class Edit:
         node = layout.call_at(tree, call)
         self._log(_Dropped(tree.path, node, layout.droppable_index(node, name, position)))
 
+    def drop_element(self, listed: Site, index: int) -> None:
+        """Take an element out of a list display, as ``drop_argument`` does an argument."""
+        tree = self._tree(listed)
+        self._log(_Dropped(tree.path, tree.node(listed), index))
+
     def entry(self, mapping: Site, key: str, value: str) -> None:
         """Give a dict display ``{...}`` or a ``dict(...)`` call the entry ``key: value``, in its own layout.
 

@@ -286,7 +286,7 @@ def _parameters(function: cst.FunctionDef) -> list[cst.Param | cst.ParamStar | c
 
 
 def bracket(tree: Tree, node: cst.CSTNode) -> Bracket:
-    """The inside of a call, a dict display or a function's parameter list."""
+    """The inside of a call, a display of a dict or list, or a function's parameter list."""
     breakable = tree.up(node, cst.FormattedString, cst.TemplatedString) is None
     if isinstance(node, cst.Call):
         start, end = tree.span[node]
@@ -294,8 +294,9 @@ def bracket(tree: Tree, node: cst.CSTNode) -> Bracket:
         opening = tree.text.index("(", tree.outer(node.func)[1])
         items = [_item(tree, each, tree.span[each][0], tree.outer(each.value)[1]) for each in node.args]
         return Bracket(opening + 1, end - 1, tuple(items), lone, breakable)
-    if isinstance(node, cst.Dict):
-        start, end = tree.full[node.lbrace][0], tree.full[node.rbrace][1]
+    if isinstance(node, (cst.Dict, cst.List)):
+        opens, closes = (node.lbrace, node.rbrace) if isinstance(node, cst.Dict) else (node.lbracket, node.rbracket)
+        start, end = tree.full[opens][0], tree.full[closes][1]
         items = [_item(tree, each, *tree.span[each]) for each in node.elements]
         return Bracket(start + 1, end - 1, tuple(items), False, breakable)
     assert isinstance(node, cst.FunctionDef)

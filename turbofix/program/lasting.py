@@ -51,13 +51,18 @@ def passes(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
             return None
         count = rounds(analysis, record, frames[: index + 1], most=True)
         if record.node is loop:
-            return total if count is None else None
+            over = _whole(record.iterated)
+            call = over.origin.node if isinstance(over, Iterated) and over.wrapper == "range" and over.origin else None
+            counts = isinstance(call, ast.Call) and not _SIZE.search(ast.unparse(call))
+            return total if count is None and not counts else None
         if count is None or (count == 1 and _is_chosen(analysis, record, frames[: index + 1])):
             return None
         total *= count
     return None
 
 
+_SIZE = regex(r"len\(|size|shape|,.*,")
+"""What tells of a ``range`` that it runs over data, and is no number of steps."""
 _BATCH = regex(r"(?i)batch|(?<![a-z])bsz?(?![a-z])")
 
 

@@ -201,11 +201,9 @@ class KeptRead:
 class SameItems:
     """A class of datasets whose items are made anew in each epoch, and the function whose results can be kept.
 
-    ``site`` is where it is told, ``method`` the function that is decorated: ``__getitem__``, or where an item is random
-    in part, the one named ``part``, which reads what comes before. ``work`` is what it takes long with. ``helper`` is
-    the first such function of the file. ``reads`` are kept instead where no function makes what comes before what is
-    random. ``cached``: the items are kept already; ``done``: there is
-    nothing to keep, as it says. ``why_not``: what may differ.
+    ``site`` is where it is told, ``method`` the ``__getitem__`` that is decorated, ``work`` what it takes long with,
+    ``helper`` the first such function of the file. ``reads`` are kept instead where an item is random. ``cached``: the
+    items are kept already; ``done``: there is nothing to keep, as it says; ``why_not``: what may differ.
     """
 
     site: Site
@@ -214,7 +212,6 @@ class SameItems:
     name: str
     helper: Site
     work: tuple[str, ...] = ()
-    part: str | None = None
     reads: tuple[KeptRead, ...] = ()
     pictures: bool = False  # some of the file's results may be PIL's
     why_not: str | None = None
@@ -224,19 +221,12 @@ class SameItems:
 
 @dataclass(frozen=True)
 class BuiltAgain:
-    """A transform, tokenizer or model that is built anew for each item, by ``call`` of ``callee``.
-
-    ``plain``: its arguments are numbers, texts and names, so that what is built can be looked up by them. ``top`` is
-    the statement of the file that it stands in.
-    """
+    """A transform, tokenizer or model that is built anew for each item, by ``call`` of ``callee``, in ``top``."""
 
     call: Site
     callee: Site
     name: str
     top: Site
-    text: str
-    plain: bool
-    why_not: str | None = None
 
 
 @dataclass(frozen=True)
@@ -877,22 +867,14 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class CutByHand:
-    """A copy of a batch that a step cuts out of ``name``, which lies in memory as a whole.
+class Augment:
+    """Random transforms of pictures in memory that whole batches can go through.
 
-    ``loop`` is the outermost loop of its function around it, ``made`` the tensor that ``makes`` makes of the part
-    ``chosen``, ``device`` where it is copied to, ``helper`` a statement in front of which a function can stand.
+    ``listed`` is the list of all of them, ``parts`` its elements: each is done ``once``, or a class takes its place.
     """
 
-    site: Site
-    name: str
-    loop: Site
-    made: Site
-    chosen: Site
-    makes: str
-    device: str
-    helper: Site
-    why_not: str | None = None
+    listed: Site
+    parts: tuple[tuple[Site, str], ...]
 
 
 @dataclass(frozen=True)
@@ -902,7 +884,7 @@ class Preload:
     ``helper`` is a statement of its file in front of which a function can be defined. ``on_device``: all that reads its
     batches uses them on the GPU. ``certain``: its items are known to stay as they are. ``heavy``: it takes long to make
     them, because they are read, decoded, resized or tokenised. ``rows``: it is built anew in every round, of data that
-    give rows of several tensors, by a slice as well.
+    give rows of several tensors, by a slice as well. ``augment``: what is drawn for each of its pictures.
     """
 
     loader: Site
@@ -912,6 +894,7 @@ class Preload:
     heavy: bool = False
     why_not: str | None = None
     rows: bool = False
+    augment: Augment | None = None
 
 
 @dataclass(frozen=True)
@@ -1780,7 +1763,6 @@ class TrainingProgram:
     trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
     moved_once: Site | None = None  # where data are brought to the GPU as a whole, before the training
-    cut_by_hand: tuple[CutByHand, ...] = ()
     preloads: tuple[Preload, ...] = ()  # loaders that could take whole batches of items that are made once
     filters: tuple[Kept, ...] = ()  # transforms that are built anew for each item or forward pass
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round

@@ -12,6 +12,7 @@ from turbofix.findings import Site
 from turbofix.nodes import children, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node
+from turbofix.program.augmenting import augment
 from turbofix.program.contents import change_after
 from turbofix.program.datasets import PUBLISHED, making
 from turbofix.program.events import Event
@@ -20,7 +21,7 @@ from turbofix.program.facts import settled, unwrapped
 from turbofix.program.lasting import samples
 from turbofix.program.libraries import words
 from turbofix.program.loaders import loader_sites
-from turbofix.program.model import CutByHand, Framework, Loader, Preload, Step
+from turbofix.program.model import Augment, Framework, Loader, Preload, Step
 from turbofix.program.names import dotted, loads, parameters, targets
 from turbofix.program.same_items import datasets_in, names_random
 from turbofix.program.sites import FUNCTIONS
@@ -43,7 +44,6 @@ _PADDING = regex(
 )
 """What tells that a batch is more than its items side by side."""
 _CONSTANT = regex("zeros|ones|rand|eye|arange|empty|full|linspace")
-_MAKES = regex(r"(?:^|\.)(?:from_numpy|as_tensor|[a-zA-Z]*[tT]ensor)$")
 _AROUND = frozenset(("enumerate", "iter"))
 _SIZES = words("shape size dim ndim numel nelement dtype")
 """What is the same of a tensor wherever it is."""
@@ -63,20 +63,26 @@ def preloads(
     for event in analysis.facts.of("make"):
         loader = known.get(analysis.facts.site(event))
         passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
-        if loader is None or passed is None or loader.site in found or not _is_plain(analysis, loader, passed.value):
+        if loader is None or passed is None or loader.site in found:
+            continue
+        drawn = augment(analysis, passed.value, event) if loader.dataset.random else None
+        if drawn is None and not _is_plain(analysis, loader, passed.value):
             continue
         change, anew = _change(analysis, passed.value), loader.built_in_loop and not loader.again
         rows = anew and loader.collate == "default" and all(map(_gives_rows, members(passed.value)))
         found[loader.site] = Preload(
             loader.site,
-            place_of_helper(analysis, event.node, event.module),
+            place_of_helper(analysis, drawn.listed if isinstance(drawn, Augment) else event.node, event.module),
             on_device=framework in _MOVES or _on_device(analysis, loader, reading),
             certain=change is None,
-            heavy=bool(HEAVY & {*loader.dataset.work}) or any(_resizing(passed.value)),
-            why_not="it is built anew in every round: build it once, before the loop, if its data stay the same"
+            heavy=bool(HEAVY & {*loader.dataset.work}),
+            why_not=drawn
+            if isinstance(drawn, str)
+            else "it is built anew in every round: build it once, before the loop, if its data stay the same"
             if anew and not rows
-            else _too_large(analysis, loader, passed.value) or _why_not(analysis, loader, event, change or ""),
+            else _too_large(analysis, loader, passed.value, drawn) or _why_not(analysis, loader, event, change or ""),
             rows=rows,
+            augment=drawn if isinstance(drawn, Augment) else None,
         )
     above: dict[Path, Site] = {}
     for each in found.values():
@@ -96,75 +102,6 @@ def moved_once(analysis: Analysis, steps: tuple[Step, ...]) -> Site | None:
         if not rounds & around and to.reaches_cuda and _is_data(event):
             return analysis.facts.site(event)
     return None
-
-
-def cut_by_hand(analysis: Analysis, steps: tuple[Step, ...]) -> tuple[CutByHand, ...]:
-    """The copies of batches that a step cuts out of what lies in memory as a whole: ``x[i : i + 64].to(device)``."""
-    if not any(step.passes is None or step.passes > 1 for step in steps):
-        return ()
-    rounds = {step.loop.site for step in steps}
-    found: dict[Site, CutByHand] = {}
-    for event in analysis.facts.of("transfer"):
-        loops = [each.node for each in analysis.facts.loops(event)]
-        around = {analysis.facts.places.site(each.node, each.module) for each in analysis.facts.loops(event)}
-        call = event.node
-        if not rounds & around or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-            continue
-        made = moved = call.func.value
-        if isinstance(moved, ast.Call) and len(moved.args) == 1 and _MAKES.search(dotted(moved.func) or ""):
-            moved = moved.args[0]
-        name = dotted(moved.value) if isinstance(moved, ast.Subscript) else None
-        cut = isinstance(moved, ast.Subscript) and isinstance(moved.slice, (ast.Slice, ast.Name))
-        there = any(isinstance(each, Tensor) and each.device != "cpu" for each in members(event.receiver))
-        to_gpu = analysis.devices.of_transfer(event).reaches_cuda and not there
-        if name is None or not cut or not to_gpu or any(_sets(each, name) for each in loops):
-            continue
-        assert isinstance(moved, ast.Subscript)
-        places, module = analysis.facts.places, event.module
-        own = [each for each in loops if places.scope(each, module) is places.scope(call, module)]
-        to = "cuda" if call.func.attr == "cuda" and not call.args else dotted(call.args[0]) if call.args else None
-        if _moved_by_own(places.scope(call, module), name, to):
-            continue
-        known = to is not None and not any(_sets(each, to) for each in loops)
-        held = members(analysis.facts.evaluate(moved.value, analysis.facts.frames(event)))
-        tensor = bool(held) and all(isinstance(each, Tensor) for each in held)
-        one = isinstance(moved.slice, ast.Name) and any(_sets(loop, moved.slice.id, own=True) for loop in loops)
-        if one and not tensor:
-            continue  # a sample of a list
-        known = known and (tensor or made is not moved or isinstance(moved.slice, ast.Slice))
-        site = analysis.facts.site(event)
-        found[site] = CutByHand(
-            site,
-            name,
-            places.site(own[0], module) if own else site,
-            places.site(made, module),
-            places.site(moved.slice, module),
-            places.text(made.func, module) if made is not moved and isinstance(made, ast.Call) else "",
-            to or "",
-            place_of_helper(analysis, call, module),
-            None if known and own else "move it to the GPU as a whole before the loop, where it has room there",
-        )
-    return tuple(found[site] for site in sorted(found))
-
-
-def _moved_by_own(scope: ast.AST, name: str, device: str | None) -> bool:
-    """Whether a function sets a name by what a function gives that is told the device."""
-    values = (each.value for each in walk(scope) if isinstance(each, ast.Assign) and dotted(each.targets[0]) == name)
-    given = [each.args[-1] for each in values if isinstance(each, ast.Call) and each.args]
-    return any(device in (dotted(each), getattr(each, "value", None)) for each in given)
-
-
-def _sets(loop: ast.AST, name: str, *, own: bool = False) -> bool:
-    """Whether a loop sets a name, or the object that it is an attribute of; by its own target alone, where told so."""
-    head = name.partition(".")[0]
-    if own:
-        return isinstance(loop, ast.For) and any(dotted(each) == name for each in targets(loop.target))
-    return any(
-        isinstance(each, (ast.Name, ast.Attribute))
-        and not isinstance(each.ctx, ast.Load)
-        and dotted(each) in (name, head)
-        for each in walk(loop)
-    )
 
 
 def _is_data(event: Event) -> bool:
@@ -235,22 +172,23 @@ def _resizing(value: Value | None, depth: int = 5) -> Iterator[Made]:
                 yield from _resizing(given, depth - 1)
 
 
-def _too_large(analysis: Analysis, loader: Loader, value: Value) -> str | None:
+def _too_large(analysis: Analysis, loader: Loader, value: Value, drawn: Augment | None) -> str | None:
     """Why the pictures of a published data set are not kept: what they are resized to takes too much memory."""
     name = loader.dataset.qualname or ""
     _, _, native = PUBLISHED.get(name, ("", {}, 0))
     pixels = 0
-    for each in _resizing(value):
-        size = each.arguments.get("size", 0)
+    for resize in _resizing(value):
+        size = resize.arguments.get("size", 0)
         sides = [settled(one) for one in flatten(size.value, 1)] if size is not None else []
         numbers = [one for one in sides if isinstance(one, int)]
         pixels = max(pixels, numbers[0] * numbers[-1] if numbers else 0)
     channels = 1 if name.endswith(("MNIST", "USPS")) else 3
+    room, most = (_ROOM, "ten") if drawn is None else (2 << 30, "two")
     taken = (samples(analysis, value) or 0) * (pixels or native or _SMALLEST) * channels * 4
-    if not name.startswith("torchvision.") or taken <= _ROOM:
+    if not name.startswith("torchvision.") or taken <= room:
         return None
     do = ": resize whole batches on the GPU" if pixels > native else ""
-    return f"its pictures take {taken / 1e9:.1f} gigabytes, and ten are kept at most, on a GPU of 80{do}"
+    return f"its pictures take {taken / 1e9:.1f} gigabytes, and {most} are kept at most, on a GPU of 80{do}"
 
 
 def _change(analysis: Analysis, value: Value | None) -> str | None:
@@ -326,10 +264,10 @@ def _reading(analysis: Analysis) -> dict[Site, list[Event]]:
     return found
 
 
-def place_of_helper(analysis: Analysis, call: ast.AST, module: ModuleFile) -> Site:
+def place_of_helper(analysis: Analysis, call: ast.AST | Site, module: ModuleFile) -> Site:
     """The first function or class of the file above the call, below imports, else the statement that holds it."""
     body = module.tree.body
-    line: int = getattr(call, "lineno", 1)
+    line: int = call.line if isinstance(call, Site) else getattr(call, "lineno", 1)
     holding = next(each for each in reversed(body) if each.lineno <= line)
     first = next((each for each in body if isinstance(each, (*FUNCTIONS, ast.ClassDef))), holding)
     later = any(

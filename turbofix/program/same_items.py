@@ -21,7 +21,7 @@ from turbofix.program.libraries import BARS, words
 from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, Step
 from turbofix.program.names import dotted, loaded, parameters, stores
 from turbofix.program.sites import COMPREHENSIONS
-from turbofix.program.values import Class, External, Function, Instance, Made, Mapping, Tensor, Value, flatten, members
+from turbofix.program.values import Class, External, Function, Instance, Made, Value, flatten, members
 from turbofix.records import dataclass
 from turbofix.regex import regex
 
@@ -49,7 +49,7 @@ _CHANGING = words("""
     """)
 _BUILT = regex(
     r"torchaudio\.transforms\.(?:Resample|\w*Spectrogram|\w*FCC|\w*MelScale|GriffinLim)"
-    r"|(?:torchvision\.transforms\.(?:v2\.)?|albumentations\.)Compose|(?:transformers|tokenizers)\..*\.from_(?:pretrained|file)"
+    r"|(?:transformers|tokenizers)\..*\.from_(?:pretrained|file)"
     r"|spacy\.load|sentencepiece\.SentencePieceProcessor|nltk\.stem\.\w+|nltk\.corpus\.stopwords\.words"
 )
 """What takes long to build, and is the same for the same arguments."""
@@ -61,7 +61,6 @@ class _Work:
 
     kinds: dict[str, ast.AST]  # with the first place
     draws: str | None
-    loads: bool  # it reads what its arguments name
     functions: tuple[Function, ...]  # it, and those that it calls
 
 
@@ -105,8 +104,6 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         if same is not None:
             chosen = _CHOSEN if mine and all(chosen for _, _, chosen in mine) and same.done is None else None
             found.append(replace(same, why_not=same.why_not or chosen))
-    found += _collated(analysis, loaders)
-    found += _in_steps(analysis, steps)
     found += mapped(analysis)
     return tuple(_with_helpers(sorted(found, key=lambda each: each.site)))
 
@@ -195,8 +192,8 @@ def _of_class(
         why = why or _is_decorated(method)
         if why is None:
             return same
-    elif (part := _by_part(analysis, same, work, instance)) is not None:
-        return part
+    elif any(keeps(each.node) for each in work.functions[1:]):
+        return replace(same, cached=True)
     if reads := tuple(_reads(analysis, work, method, instance)):
         return replace(same, reads=reads)
     if work.draws is not None and {*work.kinds} == {"items"}:
@@ -205,92 +202,6 @@ def _of_class(
     table = "make arrays of its rows once, in `__init__`, and draw out of those"
     drawn += table if {*work.kinds} == {"tables"} else "put what comes before it into a function of its own"
     return replace(same, why_not=why or drawn)
-
-
-def _by_part(analysis: Analysis, same: SameItems, work: _Work, instance: Instance | None) -> SameItems | None:
-    """The items, where a function that makes a part of them reads or takes apart the same for the same arguments."""
-    places = analysis.facts.places
-    for part in work.functions[1:]:
-        own = _work(analysis, part, instance)
-        if own.loads and keeps(part.node):
-            return replace(same, site=places.site(part.node, part.module), cached=True)
-        call, makes = _call_of(part, work.functions), own.loads or "texts" in own.kinds
-        if own.draws is None and makes and call is not None and isinstance(part.node, ast.FunctionDef):
-            caller, node = call
-            change = _counts(own.functions) or _is_decorated(part) or _changes_result(caller, node)
-            change = change or _no_key(analysis, part)
-            return replace(
-                same,
-                site=places.site(node, caller.module),
-                method=places.site(part.node, part.module),
-                helper=_top(analysis, part),
-                work=tuple(own.kinds),
-                part=part.node.name,
-                why_not=change,
-            )
-    return None
-
-
-def _collated(analysis: Analysis, loaders: tuple[Loader, ...]) -> Iterator[SameItems]:
-    """What collate functions of the project read or take apart for each item, by a function of its own."""
-    used = {each.site for each in loaders if each.role != "unused"}
-    reading: dict[int, tuple[Function, list[Site]]] = {}
-    for event in analysis.facts.of("make"):
-        site = analysis.facts.site(event)
-        passed = event.arguments.get("collate_fn", 7) if event.arguments is not None and site in used else None
-        for each in members(passed.value) if passed is not None else ():
-            if isinstance(each, Function) and isinstance(each.node, ast.FunctionDef):
-                reading.setdefault(id(each.node), (each, []))[1].append(site)
-    for each, sites in reading.values():
-        place = analysis.facts.places.site(each.node, each.module)
-        same = SameItems(place, place, tuple(dict.fromkeys(sites)), each.name, place, ("texts",))
-        found = _by_part(analysis, same, _work(analysis, each, None), None)
-        if found is not None:
-            yield found
-
-
-def _in_steps(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[SameItems]:
-    """The tokenizers that steps call themselves, text after text or batch after batch."""
-    facts, rounds, told = analysis.facts, {step.loop.site: step for step in steps}, set[Site]()
-    for event in facts.of("call"):
-        if isinstance(event.node, ast.Call) and any(
-            getattr(each, "kind", "") == "tokenizer" for each in members(event.receiver)
-        ):
-            around = [facts.places.site(each.node, each.module) for each in facts.loops(event)]
-            loaders = [site for each in around if each in rounds for site in rounds[each].loaders]
-            site, name = facts.site(event), ast.unparse(event.node.func)
-            if any(each in rounds for each in around) and site not in told and not name.endswith("decode"):
-                told.add(site)
-                why = "the step itself does it: do it once, before the loop (`map` with `batched=True`)"
-                yield SameItems(site, site, tuple(loaders), name, site, ("texts",), why_not=why)
-
-
-_KEYS = words("items keys values get dim size numpy")
-
-
-def _no_key(analysis: Analysis, function: Function) -> str | None:
-    """Why what a function gave cannot be looked up by what it is given: a dict, a list, an array or a tensor."""
-    frames = [each for each in analysis.execution.frames.values() if each.function is not None]
-    for each in parameters(function.node):
-        read = [one for one in walk(function.node) if isinstance(one, (ast.Subscript, ast.Attribute))]
-        whole = [one for one in read if dotted(one.value) == each.arg]
-        asked = any(
-            one.attr in _KEYS
-            if isinstance(one, ast.Attribute)
-            else isinstance(one.slice, ast.Constant) and isinstance(one.slice.value, str)
-            for one in whole
-        )
-        said = re.search(r"(?i)\b(dict|list|mapping|ndarray|array|tensor)\b", ast.unparse(each.annotation or each))
-        values = [
-            value
-            for frame in frames
-            if frame.function is not None and frame.function.node is function.node
-            for value in members(frame.scope.names.get(each.arg))
-        ]
-        held = any(isinstance(value, (Mapping, Tensor)) or getattr(value, "kind", "") == "list" for value in values)
-        if asked or said or held:
-            return f"`{function.name}` is given what changes, `{each.arg}`: let it take the index, by which it is kept"
-    return None
 
 
 _READY = regex(r"from_pretrained|from_file|get_encoding|compile|listdir|glob|scandir|walk")
@@ -423,7 +334,7 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
     """What a function does for an item, with the functions that it calls."""
     made = making(analysis, function, instance)
     kinds: dict[str, ast.AST] = {}
-    draws, loads = made.draws or made.generator, False
+    draws = made.draws or made.generator
     for each in made.seen.values():
         for call, name in calls_in(each.node):
             attr = call.func.attr if isinstance(call.func, ast.Attribute) else ""
@@ -441,9 +352,7 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
             if not found and attr == "transform" and call.args:  # a scaler's
                 kinds.setdefault("items", call)
             last = found[0].rpartition(".")[2] if found else attr
-            is_loading = _LOADING.fullmatch(last) is not None
-            loads = loads or is_loading or attr in ("tokenize", "encode")
-            if is_loading and not found:
+            if _LOADING.fullmatch(last) and not found:
                 kinds.setdefault("files", call)
             if last.startswith(RANDOM_TRANSFORMS) if found else attr in _DRAWING:
                 draws = draws or last
@@ -459,7 +368,7 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
     if draws is None and made.random and names_random(analysis):
         draws = "transform"
     kinds = {kind: kinds[kind] for kind in _HEAVY if kind in kinds}
-    return _Work(kinds, draws, loads, tuple(made.seen.values()))
+    return _Work(kinds, draws, tuple(made.seen.values()))
 
 
 def _is_searched(node: ast.Subscript) -> bool:
@@ -515,15 +424,6 @@ def _counts(functions: Iterable[Function]) -> str | None:
                 continue
             if own and name.startswith(f"{own[0].arg}."):
                 return f"`{function.name}` changes `{name}` with each item"
-    return None
-
-
-def _call_of(part: Function, functions: tuple[Function, ...]) -> tuple[Function, ast.Call] | None:
-    """Where one of some functions calls another one."""
-    for caller in functions:
-        for call, name in calls_in(caller.node):
-            if name is not None and name.rpartition(".")[2] == part.name and caller is not part:
-                return caller, call
     return None
 
 
@@ -586,7 +486,8 @@ def built_again(analysis: Analysis) -> tuple[BuiltAgain, ...]:
                 by_its_name = len(built) == 1 and name is not None and name.endswith(built[0].rpartition(".")[2])
                 if by_its_name and _BUILT.fullmatch(built[0]):
                     place = analysis.facts.places.site(call, each.module)
-                    found.setdefault(place, _built(analysis, call, built[0], each))
+                    if (again := _built(analysis, call, built[0], each)) is not None:
+                        found.setdefault(place, again)
     outer = [each for each in found.values() if not any(_holds(one.call, each.call) for one in found.values())]
     return tuple(sorted(outer, key=lambda each: each.call))
 
@@ -631,30 +532,16 @@ def _instances(names: dict[str, Value], cls: Class) -> Iterator[Instance]:
             yield each
 
 
-def _built(analysis: Analysis, call: ast.Call, qualname: str, function: Function) -> BuiltAgain:
+def _built(analysis: Analysis, call: ast.Call, qualname: str, function: Function) -> BuiltAgain | None:
+    """What is built, where its arguments are numbers, texts and names, by which it can be looked up."""
     places, module = analysis.facts.places, function.module
-    given = [*call.args, *(each.value for each in call.keywords)]
     local = {each.arg for each in parameters(function.node)} | {
         each.id for each in walk(function.node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
     }
-    names = {each.id for one in (call.func, *given) for each in walk(one) if isinstance(each, ast.Name)}
-    plain = not any(
-        isinstance(each, (ast.List, ast.Dict, ast.Set, ast.Lambda, ast.Starred, *COMPREHENSIONS))
-        for one in given
-        for each in walk(one)
-    ) and all(each.arg is not None for each in call.keywords)
-    why_not = None
-    if not plain and names & local:
-        why_not = f"it is built of `{min(names & local)}`, which may change from item to item"
-    elif any(each in local for each in names & {(dotted(call.func) or "").partition(".")[0]}):
-        why_not = "its class is chosen for each item"
+    changing = (ast.List, ast.Dict, ast.Set, ast.Lambda, ast.Starred, *COMPREHENSIONS)
+    if any(isinstance(each, changing) or (isinstance(each, ast.keyword) and each.arg is None) for each in walk(call)):
+        return None
+    if (dotted(call.func) or "").partition(".")[0] in local:
+        return None
     own = qualname.removesuffix(".from_pretrained").removesuffix(".from_file").rpartition(".")[2]
-    return BuiltAgain(
-        places.site(call, module),
-        places.site(call.func, module),
-        own,
-        _top(analysis, function),
-        ast.unparse(call.func),
-        plain,
-        why_not,
-    )
+    return BuiltAgain(places.site(call, module), places.site(call.func, module), own, _top(analysis, function))

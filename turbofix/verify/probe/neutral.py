@@ -40,8 +40,11 @@ class Chance:
         self._seeds_given += 1
         return random.Random(hash((self._number, self._seeds_given))).getrandbits(bits)
 
+    def number(self, *key: object) -> int:
+        return hash((self.seed, *key)) & 0x7FFFFFFFFFFFFFFF
+
     def reseed(self, *key: object) -> None:
-        number = hash((self.seed, *key)) & 0x7FFFFFFFFFFFFFFF
+        number = self.number(*key)
         self._number, self._seeds_given = number, 0
         random.seed(number)
         torch.default_generator.manual_seed(number)
@@ -363,7 +366,7 @@ def _own_generators(loader: Any) -> Iterator[torch.Generator]:
 
 def _fetch_by_index(chance: Chance, original: Any) -> Callable[..., Any]:
     def load(dataset: Any, epoch: int, index: Any) -> Any:
-        chance.reseed("sample", epoch, int(index) if isinstance(index, torch.Tensor) else _plain(index))
+        chance.reseed("sample", epoch, _plain(index))
         return dataset[index]
 
     def fetch(self: Any, tagged: Any) -> Any:
@@ -378,9 +381,38 @@ def _fetch_by_index(chance: Chance, original: Any) -> Callable[..., Any]:
         else:
             data = [load(dataset, epoch, index) for index in indices]
         chance.reseed("collate", epoch, tagged.ordinal)
-        return self.collate_fn(data)
+        numbers = [chance.number("sample", epoch, _plain(index)) for index in indices] if self.auto_collation else []
+        with _one_for_each(numbers):
+            return self.collate_fn(data)
 
     return fetch
+
+
+@contextmanager
+def _one_for_each(numbers: list[int]) -> Iterator[None]:
+    """Where a random number is drawn for each sample of a batch, draw what each would have drawn by itself."""
+    streams = [torch.Generator().manual_seed(each) for each in numbers]
+    originals: dict[str, Any] = {"rand": torch.rand, "randint": torch.randint}
+
+    def drawing(name: str) -> Callable[..., Any]:
+        def draw(*given: Any, **named: Any) -> Any:
+            drawn = originals[name](*given, **named)
+            if drawn.dim() == 0 or not len(streams) == len(drawn) == drawn.numel() or "generator" in named:
+                return drawn
+            limits = [] if name == "rand" else [each for each in given if isinstance(each, int)]
+            limits += [named[each] for each in ("low", "high") if each in named]
+            own = [originals[name](*limits, (1,), generator=stream) for stream in streams]
+            return drawn.copy_(torch.cat(own).view_as(drawn))
+
+        return draw
+
+    for name in originals:
+        setattr(torch, name, drawing(name))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(torch, name, original)
 
 
 def _fetch_in_order(chance: Chance, original: Any) -> Callable[..., Any]:
@@ -401,6 +433,8 @@ def _loads_batches(dataset: Any) -> bool:
 
 
 def _plain(index: Any) -> object:
+    if isinstance(index, torch.Tensor):
+        return int(index)
     try:
         hash(index)
     except TypeError:
