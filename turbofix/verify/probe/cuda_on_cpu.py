@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import sys
 import time
 import types
 from collections.abc import Callable
@@ -89,6 +90,7 @@ def install() -> Callable[[], dict[str, Any]]:
     _map_autocast(rounding)
     _map_recurrent()
     _map_scaler()
+    _spare_optimizers()
     _map_constructors()
     mode: Any = Remap()
     _map_compiler(rounding)
@@ -265,6 +267,20 @@ def _map_recurrent() -> None:
         return run
 
     wrap(torch._VF, "lstm", without_onednn)
+
+
+def _spare_optimizers() -> None:
+    """What torch's own optimizers compute stays where it was: nobody need look at each of their operations."""
+
+    def spared(original: Any) -> Callable[..., Any]:
+        def step(*arguments: Any, **keywords: Any) -> Any:
+            with contextlib.nullcontext() if torch.compiler.is_compiling() else torch._C.DisableTorchFunction():
+                return original(*arguments, **keywords)
+
+        return step
+
+    for name in ("adam", "adamw", "sgd", "rmsprop", "adagrad", "nadam", "radam"):
+        wrap(sys.modules[f"torch.optim.{name}"], name, spared)
 
 
 def _map_compiler(rounding: tf32_on_cpu.Rounding) -> None:
