@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 
 import pytest
 from memory import ENTRY, MemoryWorkspace
@@ -90,3 +92,32 @@ def test_a_loader_whose_sampler_cuts_the_batches_is_shortened_by_samples() -> No
     assert entries(DataLoader(samples, batch_size=None, sampler=cut)) == 100
     assert entries(DataLoader(samples, batch_size=None)) == 100
     assert entries(DataLoader(samples, batch_sampler=list(cut))) == 7
+
+
+def test_the_loader_that_reads_a_data_set_to_keep_it_is_known_by_its_sampler_and_generator() -> None:
+    from torch import Generator
+    from torch.utils.data import DataLoader
+
+    from turbofix.verify.probe.shorten import reads_once
+
+    samples = list(range(8))
+    assert reads_once(DataLoader(samples, 2, sampler=range(8), generator=Generator()))
+    assert not reads_once(DataLoader(samples, 2, sampler=range(8)))
+    assert not reads_once(DataLoader(samples, 2, shuffle=True, generator=Generator()))
+    assert not reads_once(DataLoader(samples, 2, generator=Generator()))
+
+
+def test_workers_count_that_only_read_a_data_set_to_keep_it() -> None:
+    program = """
+from torch import Generator
+from torch.utils.data import DataLoader
+from turbofix.verify.probe import neutral
+
+workers, batches = [], []
+neutral.watch_loaders(
+    neutral.Chance(0), lambda *batch: batches.append(batch), print, lambda one: workers.append(one.num_workers), bool
+)
+list(DataLoader(list(range(8)), 2, sampler=range(8), generator=Generator(), num_workers=1))
+print(workers, batches)
+"""
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[1] []\n"

@@ -39,7 +39,7 @@ def test_a_pass_on_a_gpu_tells_what_each_change_brought() -> None:
     assert any(line.startswith("start      3 s before, 12.5 s after") for line in lines)
     assert "+ kept       autocast  1.8×" in lines
     # said once, and not of every codemod again
-    assert lines[lines.index("+ kept       fused-optimizer") + 1] == "as autocast"
+    assert lines[lines.index("+ kept       fused-optimizer") + 1] == "as with autocast"
     assert lines[lines.index("- dropped    tf32") + 1] == "at step 3 the loss is 2 instead of 1"
     assert lines[lines.index("? unverified defer-item") + 1] == "what it changed at train.py, line 12, did not run"
     assert any(line.startswith("isolation  guard: ") for line in lines)

@@ -63,6 +63,21 @@ def test_a_product_reads_rounded_operands_and_so_does_its_backward_pass(*, trans
     assert rounding.products == 2
 
 
+def test_products_in_float16_are_added_up_in_single_precision_as_a_tensor_core_does() -> None:
+    torch.manual_seed(0)
+    image, kernels = torch.randn(2, 3, 8, 8).half(), torch.randn(4, 3, 3, 3).half()
+    bias = torch.randn(4).half().requires_grad_()
+    convolved = torch.nn.functional.conv2d
+    with Rounding():
+        found = convolved(image, kernels.requires_grad_(), bias)
+        found.sum().backward()
+        row = torch.full((1, 4096), 1.0).half() @ torch.full((4096, 1), 1.0 + 2.0**-10).half()
+    assert found.equal(convolved(image.float(), kernels.float(), bias.float()).half())
+    assert kernels.grad is not None and kernels.grad.dtype is torch.float16
+    assert bias.grad is not None and bias.grad.tolist() == [72.0] * 4
+    assert row.item() == 4100.0
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_precisions_are_left_alone(dtype: torch.dtype) -> None:
     x = torch.randn(8, 8, dtype=dtype)

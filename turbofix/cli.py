@@ -465,6 +465,8 @@ def verify(  # noqa: PLR0913
     else:
         verification = run_verification(request, quiet, verbose)
     show_verification(verification, telling.Output(Format(output_format.value), output_file))
+    if candidate is None and verification.kept and not quiet:
+        say("`turbofix apply --verify --write` writes what was kept")
     return {"pass": CLEAN, "fail": FOUND}.get(verification.verdict, FAILED)
 
 

@@ -53,8 +53,8 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
             # a long sentence that holds for several is said once
             first = told.setdefault(judgement.reason, judgement.codemod)
             again = first != judgement.codemod and len(judgement.reason) > _LONG
-            lines.append(style.wrap(f"as {first}" if again else judgement.reason, 15))
-        for one in judgement.assumes:
+            lines.append(style.wrap(f"as with {first}" if again else judgement.reason, 15))
+        for one in (each for each in judgement.assumes if each.assumption.sentence not in judgement.reason):
             said = one.how == "compared" or one.figure in judgement.reason
             left = "left out, " if judgement.verdict == "kept" and one.how in ("refuted", "not exercised") else ""
             words = f"{left}{one.how}: {one.assumption.sentence}{'' if said else f' ({one.figure})'}"

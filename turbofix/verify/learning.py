@@ -116,8 +116,8 @@ class Original:
         self.log: Mapping[str, Any] = {}
         self.repeats = False  # as far as is known
         self._printed: list[list[printed.Line]] = []
-        self._disturbed: Mapping[str, Any] | None = None
-        self._widened = False  # by what that run says
+        self._disturbed: dict[int | None, Mapping[str, Any]] = {}  # by the steps that were taken
+        self._widened = False  # by what those runs say
         self._rewritten = request.stages[-1].files if request.stages else {}
         self._late = late({path: request.content(path) for path in self._rewritten if path.exists()}, self._rewritten)
 
@@ -216,13 +216,8 @@ class Original:
         return replace(ended, log={**log, "end": placed(log["end"])} if "end" in log else log)
 
     @property
-    def shortens(self) -> bool:
-        """Whether the data were too long to be seen whole."""
-        return bool(self._plan)
-
-    @property
     def shortened(self) -> dict[int, int]:
-        """How many samples were kept of how many."""
+        """How many samples were kept of how many, where the data were too long to be seen whole."""
         return {int(whole): kept for whole, kept in self._plan.items()}
 
     def is_repeated_by(self, outcome: Outcome, until: int | None) -> bool:
@@ -286,9 +281,11 @@ class Original:
             )
         tolerance = verdict.tolerance_for(original, log, cuda=self._child.cuda and not self.remap)
         found = verdict.first_difference(original, log, tolerance, exact=exact)
-        if found and tolerance == ROUNDED and not exact and verdict.may_be_rounding(original, log):
-            found = verdict.first_difference(original, log, tolerance, exact=exact, control=self._control())
-            self._widened = self._widened or found is None
+        rounded = found and tolerance == ROUNDED and not exact and verdict.may_be_rounding(original, log)
+        for far in dict.fromkeys((self.fewer, None)) if rounded else ():
+            if found:
+                found = verdict.first_difference(original, log, tolerance, exact=exact, control=self._control(far))
+                self._widened = self._widened or found is None
         if until is not None:
             return Outcome(found.sentence if found and found.place is not None else None, None, log)
         difference, place = (found.sentence, found.place) if found else (self._end_difference(log), None)
@@ -297,11 +294,12 @@ class Original:
         unverifiable = None if difference else verdict.too_few_compared(self.log, log, FEWEST_STEPS)
         return Outcome(difference, unverifiable, log, place)
 
-    def _control(self) -> Mapping[str, Any]:
+    def _control(self, until: int | None) -> Mapping[str, Any]:
         """The log of the script as it is with its weights disturbed by as much as 16 bits round them."""
-        if self._disturbed is None:
-            self._disturbed = self._run("the script with rounded weights", {}, replay=True, disturb=True).log
-        return self._disturbed
+        if until not in self._disturbed:
+            phase = "the script with rounded weights"
+            self._disturbed[until] = self._run(phase, {}, replay=True, disturb=True, until=until).log
+        return self._disturbed[until]
 
     def _end_difference(self, log: Mapping[str, Any]) -> str | None:
         ours, theirs = self.log["end"], log["end"]
@@ -422,10 +420,11 @@ class Original:
             found.append(f"the script waits{_at(end)}: what comes after that was not seen")
         elif not self._reaches_end():
             found.append("the end of the training was not seen")
-        if self._widened and self._disturbed is not None:
+        if self._widened:
+            *_, control = self._disturbed.values()
             found.append(
                 "rounding its weights to bfloat16 alone turns the gradients of the script as it is (1 - cosine "
-                f"{verdict.turned(self._disturbed):.1g} in the typical step): the bounds were widened to what that does"
+                f"{verdict.turned(control):.1g} in the typical step): the bounds were widened to what that does"
             )
         recorded = sum(row["recorded"] for row in rows)
         if recorded < len(rows):

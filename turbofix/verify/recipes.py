@@ -134,7 +134,7 @@ class Recipes:
         files: Files = stages[-1].files if stages else {}
         phase = "learning without the change"
         first = self._ended(phase, files, 0)
-        if first["how"] not in ENDINGS and self._original.shortens:
+        if first["how"] not in ENDINGS and self._original.shortened:
             self._goal = dataclasses.replace(self._goal, shortened=True)
             first = self._ended(phase, files, 0)
         unit = curves.unit_of(first)

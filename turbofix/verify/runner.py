@@ -284,7 +284,7 @@ class Child:
         scratch = self._scratch
         script = scratch.mirror(self._script)
         beneath = self._cwd in self._script.parents
-        tensor_bytes = self._tensor_bytes()
+        tensor_bytes = min(MOST_TENSOR_BYTES, int(shutil.disk_usage(scratch.root).free * DISK_SHARE))
         return {
             "folder": str(scratch.mirror(self._cwd)),
             "script": str(script),
@@ -305,9 +305,6 @@ class Child:
             "tensors": str(scratch.root / "tensors"),
             "tensor_bytes": tensor_bytes,
         }
-
-    def _tensor_bytes(self) -> int:
-        return min(MOST_TENSOR_BYTES, int(shutil.disk_usage(self._scratch.root).free * DISK_SHARE))
 
     def _wait(
         self, seconds: float, on_step: OnStep = lambda step: None, watch: Watch | None = None

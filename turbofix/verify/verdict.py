@@ -164,13 +164,8 @@ def _floor(steps: Sequence[_Disturbed], tolerance: Tolerance) -> Floor:
             buffer=max(tolerance.buffer, min(WIDEST, buffer)),
         ),
         parameters,
-        max(usual_farthest(tolerance), min(1.0, 2 * gradient_angle)),
+        max(tolerance.stray * tolerance.gradient_angle, min(1.0, 2 * gradient_angle)),
     )
-
-
-def usual_farthest(tolerance: Tolerance) -> float:
-    """How far the whole gradient may stray in single steps."""
-    return tolerance.stray * tolerance.gradient_angle
 
 
 def first_difference(
@@ -183,7 +178,7 @@ def first_difference(
     and a wrong rule does it in every step of its kind. With a ``control`` the bounds are no narrower
     than its ``floors``.
     """
-    usual = Floor(tolerance, {}, usual_farthest(tolerance))
+    usual = Floor(tolerance, {}, tolerance.stray * tolerance.gradient_angle)
     floor_of = floors(original, control, tolerance) if control is not None else {}
     loss_scale = _typical([abs(_sum(row)) for row in original["rows"]])
     old_rows, new_rows = original["rows"], candidate["rows"]

@@ -90,15 +90,10 @@ def _in_folders(request: Request, trees: tuple[Path, ...], cwd: Path, lease: Lea
             *found.notes,
             *held.notes,
             *isolation.events(child.touched, child.programs(), changed, cwd),
-            *_of_the_past(lease.swept),
+            *(f"removed {folder}, left by a verification that was killed" for folder in lease.swept),
         ),
         scratch=lease.root if options.keep_scratch else None,
     )
-
-
-def _of_the_past(swept: tuple[Path, ...]) -> tuple[str, ...]:
-    """What was removed that other runs had left."""
-    return tuple(f"removed {folder}, left by a verification that was killed" for folder in swept)
 
 
 def _demand_script(request: Request) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import sys
 import time
 import types
 from collections.abc import Callable
@@ -85,12 +86,13 @@ def install() -> Callable[[], dict[str, Any]]:
     """
     _answer_as_a_card()
     _replace_streams()
-    _map_autocast()
+    rounding = tf32_on_cpu.install()
+    _map_autocast(rounding)
     _map_recurrent()
     _map_scaler()
+    _spare_optimizers()
     _map_constructors()
     mode: Any = Remap()
-    rounding = tf32_on_cpu.install()
     _map_compiler(rounding)
     mode.__enter__()
     return lambda: {"remapped": bool(mode.moved), "rounded": rounding.products}
@@ -108,27 +110,16 @@ def _answer_as_a_card() -> None:
         "get_arch_list": ["sm_80"],
         "mem_get_info": (_MEMORY, _MEMORY),
         "memory_summary": "",
-        "utilization": 0,
-        "init": None,
-        "synchronize": None,
-        "set_device": None,
-        "empty_cache": None,
-        "ipc_collect": None,
-        "manual_seed": None,
-        "manual_seed_all": None,
-        "seed": None,
-        "seed_all": None,
-        "reset_peak_memory_stats": None,
-        "reset_max_memory_allocated": None,
-        "reset_max_memory_cached": None,
-        "set_per_process_memory_fraction": None,
-        "memory_allocated": 0,
-        "max_memory_allocated": 0,
-        "memory_reserved": 0,
-        "max_memory_reserved": 0,
-        "memory_cached": 0,
-        "max_memory_cached": 0,
-    }
+        **dict.fromkeys((
+            "init", "synchronize", "set_device", "empty_cache", "ipc_collect", "manual_seed", "manual_seed_all", "seed",
+            "seed_all", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+            "set_per_process_memory_fraction",
+        )),
+        **dict.fromkeys((
+            "utilization", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+            "memory_cached", "max_memory_cached",
+        ), 0),
+    }  # fmt: skip
 
     def answering(answer: Any) -> Callable[[Any], Callable[..., Any]]:
         def make(original: Any) -> Callable[..., Any]:
@@ -194,7 +185,7 @@ def _replace_streams() -> None:
             setattr(cuda, f"{kind}Tensor", getattr(torch, f"{kind}Tensor"))
 
 
-def _map_autocast() -> None:
+def _map_autocast(rounding: tf32_on_cpu.Rounding) -> None:
     active = [0]
 
     def initialising(original: Any) -> Callable[..., None]:
@@ -213,6 +204,8 @@ def _map_autocast() -> None:
             def change(self: Any, *arguments: Any) -> Any:
                 if getattr(self, "_turbofix_cuda", False) and self._enabled:
                     active[0] += by
+                    if self.fast_dtype is torch.float16:
+                        rounding.enter()
                 return original(self, *arguments)
 
             return change
@@ -274,6 +267,20 @@ def _map_recurrent() -> None:
         return run
 
     wrap(torch._VF, "lstm", without_onednn)
+
+
+def _spare_optimizers() -> None:
+    """What torch's own optimizers compute stays where it was: nobody need look at each of their operations."""
+
+    def spared(original: Any) -> Callable[..., Any]:
+        def step(*arguments: Any, **keywords: Any) -> Any:
+            with contextlib.nullcontext() if torch.compiler.is_compiling() else torch._C.DisableTorchFunction():
+                return original(*arguments, **keywords)
+
+        return step
+
+    for name in ("adam", "adamw", "sgd", "rmsprop", "adagrad", "nadam", "radam"):
+        wrap(sys.modules[f"torch.optim.{name}"], name, spared)
 
 
 def _map_compiler(rounding: tf32_on_cpu.Rounding) -> None:

@@ -206,6 +206,7 @@ def watch_loaders(
     main_process = os.getpid()
 
     def begin(iterator: Any, loader: Any) -> None:
+        name = name_loader(loader)  # which counts the workers of any
         if reads_once(loader):
             return
         drawn = _drawn_from(loader)
@@ -214,7 +215,7 @@ def watch_loaders(
         passes[drawn] = (loader.dataset, number + 1)
         if (left := begun.pop(drawn, None)) is not None:
             on_end(left)  # it was left in the middle
-        iterator._turbofix_epoch = begun[drawn] = Epoch(name_loader(loader), number + 1)
+        iterator._turbofix_epoch = begun[drawn] = Epoch(name, number + 1)
         for generator in _own_generators(loader):
             generator.manual_seed(hash((chance.seed, "sampler", number + 1)) & 0x7FFFFFFFFFFFFFFF)
 

@@ -95,14 +95,6 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.complex128 if tensor.is_complex() else torch.float64
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    return tensor.reshape(-1).double()
-
-
 def _square(tensor: Tensor) -> float:
-    if tensor.dtype in (torch.float32, torch.float64):
-        return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
-    flat = _flat(tensor)
-    return float(flat @ flat)
+    known = tensor.is_floating_point() or tensor.is_complex()
+    return float(torch.linalg.vector_norm(tensor if known else tensor.double(), dtype=_wide(tensor))) ** 2

@@ -32,19 +32,9 @@ from .thresholds import FEWEST_STEPS
 
 # The learning rate and its like, not how a step is carried out: a fused step is the same step.
 _MANNER = {
-    "params",
-    "fused",
-    "foreach",
-    "capturable",
-    "differentiable",
-    "param_names",
-    "initial_lr",
-    "swap_tensors",
-    "min_lr",
-    "max_lr",
-    "base_momentum",
-    "max_momentum",
-}
+    "params", "fused", "foreach", "capturable", "differentiable", "param_names", "initial_lr", "swap_tensors", "min_lr",
+    "max_lr", "base_momentum", "max_momentum",
+}  # fmt: skip
 _NORMALISING = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 
 SHORT_EPOCH = 12  # steps: an epoch up to here is run whole
@@ -346,7 +336,7 @@ class Recorder:
             if steps >= self.order["steps"]:
                 self.stop("stopped")
             return
-        if self.order["may_shorten"] and steps == 3:
+        if self.order["may_shorten"] and steps == 2:
             self._consider_shortening()
         enough = self.order["minimum"]
         # this step is the first after the second epoch's end: what stands between them has run too

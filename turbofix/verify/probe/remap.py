@@ -202,10 +202,7 @@ class Remap(TorchFunctionMode):
 
     def _without_cuda(self, args: Any, kwargs: dict[str, Any]) -> tuple[bool, Any, dict[str, Any]]:
         """Whether the arguments name a CUDA device, and the arguments without it."""
-        to_cuda = False
-        for argument in args:  # a loop, and no call for most arguments: every operation comes through here
-            if type(argument) in _NAMES_A_DEVICE and is_cuda(argument):
-                to_cuda = True
+        to_cuda = any(type(argument) in _NAMES_A_DEVICE and is_cuda(argument) for argument in args)
         if kwargs:
             kwargs = dict(kwargs)
             if type(kwargs.get("device")) is int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import ctypes
 import importlib.machinery
 import os
 import sys
@@ -52,6 +54,10 @@ def _verify(order: dict[str, Any], say: Say) -> int:
     from . import ahead, coverage, cuda_on_cpu, monitors, neutral, record, shorten
 
     torch.set_num_threads(1)
+    # the system clears each page that it hands out, which takes longer than most of what is then computed in it
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library has no such function
+        for setting, value in ((-4, 0), (-1, 2**31 - 1)):  # M_MMAP_MAX and M_TRIM_THRESHOLD: free memory is kept
+            ctypes.CDLL(None).mallopt(setting, value)
     chance = neutral.Chance(order["seed"])
     neutral.seed_everything(chance, order.get("shift", 0))
     neutral.draw_in_order()

@@ -37,7 +37,10 @@ def size_of(sampler: Any) -> int | None:
 
 
 def reads_once(loader: Any) -> bool:
-    """Whether a loader is what a rewrite keeps a data set with: it reads all of it in front of the training."""
+    """Whether a loader is the one with which a rewrite reads a data set whole, in front of the training, to keep it.
+
+    Its mark is a `range` for a sampler beside a generator of its own, which then orders nothing: no script has both.
+    """
     return type(loader.sampler) is range and loader.generator is not None
 
 

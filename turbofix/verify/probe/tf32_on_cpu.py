@@ -4,8 +4,9 @@ A tensor core reads the operands of such a product with 10 bits of mantissa inst
 PTX ISA: to nearest, ties away from zero) and adds in float32. Forward and backward passes are rounded alike, where the
 program has allowed it, and while it does. Attention in one kernel is left as it is: its kernels decide for themselves;
 convolutions and LSTMs are too: cuDNN has a switch of its own. The products of GRUs and plain RNNs, which a CPU shows
-one by one, are rounded though cuDNN's switch would decide. Nothing is rounded in a program that compiles, whose graphs
-know nothing of this.
+one by one, are rounded though cuDNN's switch would decide. What is multiplied in float16 is added up in float32, as a
+tensor core does; a CPU that knows float16 badly takes ten times as long. Nothing of this is done in a program that
+compiles, whose graphs know nothing of it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _PRODUCTS = {
     _aten.addbmm.default: (1, 2),
     _aten.baddbmm.default: (1, 2),
 }
+_SUMS = {*_PRODUCTS, _aten.convolution.default, _aten.convolution_backward.default}
 
 _SETTERS = ("_set_float32_matmul_precision", "_set_cublas_allow_tf32", "_set_fp32_precision_setter")
 
@@ -39,7 +41,7 @@ _Mode: Any = dispatch.TorchDispatchMode  # untyped in torch
 
 
 class Rounding(_Mode):  # type: ignore[misc]
-    """Every operation passes here from the moment that the program first allows TF32, those of autograd too."""
+    """Every operation passes here from when the program first allows TF32, or computes in float16; autograd's, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,12 +56,19 @@ class Rounding(_Mode):  # type: ignore[misc]
         if places is not None and all(args[place].dtype is torch.float32 for place in places):
             self.products += 1
             args = tuple(rounded(each) if place in places else each for place, each in enumerate(args))
+        if func in _SUMS and args[1].dtype is torch.float16:
+            return _cast(func(*_cast(args, torch.float16, torch.float32)), torch.float32, torch.float16)
         return func(*args, **(kwargs or {}))
 
     def look(self) -> None:
         """See what the program allows by now."""
         self.allowed = _is_allowed()
-        if self.allowed and not self.entered and not self.compiles:
+        if self.allowed:
+            self.enter()
+
+    def enter(self) -> None:
+        """Be there from now on."""
+        if not self.entered and not self.compiles:
             self.entered = True
             self.__enter__()
 
@@ -70,6 +79,13 @@ class Rounding(_Mode):  # type: ignore[misc]
         if self.entered and stack and stack[-1] is self:
             self.entered = False
             self.__exit__(None, None, None)
+
+
+def _cast(some: Any, old: torch.dtype, new: torch.dtype) -> Any:
+    """A tensor, or those in a tuple, in another precision."""
+    if isinstance(some, tuple):
+        return tuple(_cast(each, old, new) for each in some)
+    return some.to(new) if isinstance(some, torch.Tensor) and some.dtype is old else some
 
 
 def rounded(tensor: torch.Tensor) -> torch.Tensor:
