@@ -75,7 +75,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     else:
         loaded = program.biases.loaded
         assumes = (NO_OLD_CHECKPOINT,) if loaded is not None else ()
-        seen = (*seen, *(Evidence("loads a checkpoint", each.site) for each in (loaded,) if each is not None))
+        seen = (*seen, *(Evidence("keeps a checkpoint", each.site) for each in (loaded,) if each is not None))
         yield codemod.finding(first.layer, message, plan=layers, evidence=seen, assumes=assumes, worth=Worth.SMALL)
 
 

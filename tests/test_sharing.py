@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from turbofix.assumptions import ONE_SIZE
+from turbofix.assumptions import ON_GPU, ONE_SIZE
 from turbofix.findings import Examined, InPlace, Risk, Site
 from turbofix.pipeline import FileReport
 from turbofix.project import Outcome
@@ -56,6 +56,20 @@ def test_scripts_that_nobody_named_have_a_say_and_no_findings() -> None:
         "b.py, which runs line 4 too, rules it out: the loader does not pin"
     )
     assert outcome.fixable == 0
+
+
+def test_what_is_likely_for_a_script_that_nobody_named_is_likely_for_all() -> None:
+    sure = replace(A, findings=(FOUND,), acts_on=frozenset({(ENGINE, 4)}))
+    unsure = replace(B, findings=(replace(FOUND, assumes=(ONE_SIZE, ON_GPU)),))
+    outcome = Outcome((sure,), sharing=(unsure,))
+    assert [(each.fixable, each.assumes) for each in outcome.findings] == [(True, (ONE_SIZE,))]
+    assert outcome.objections, "`apply` alone leaves it"
+    only_worth = replace(B, findings=(replace(FOUND, assumes=(ON_GPU,)),))
+    outcome = Outcome((sure,), sharing=(only_worth,))
+    assert [(each.fixable, each.assumes) for each in outcome.findings] == [(True, ())]
+    assert not outcome.objections, "where it stays on the CPU nothing is lost by it"
+    outcome = Outcome((sure,), sharing=(unsure, replace(B, findings=(REFUSED,))))
+    assert [each.fixable for each in outcome.findings] == [False]
 
 
 def test_all_that_a_codemod_would_do_in_a_disputed_file_is_left() -> None:

@@ -72,7 +72,7 @@ LONG_ENOUGH = Assumption(
 )
 NO_OLD_CHECKPOINT = Assumption(
     "no-old-checkpoint",
-    "the training goes on from no checkpoint that was made before the change",
+    "no checkpoint that was made before the change is loaded, to go on from it or to use it",
     observe("restored", "the training's start"),
 )
 RECENT_TORCH = Assumption(

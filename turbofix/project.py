@@ -160,7 +160,10 @@ class Outcome:
                     merged[finding.codemod, finding.site] = replace(known, assumes=assumes)
         for key, finding in merged.items():
             objection = self.objections.get((finding.codemod, finding.site.path)) if finding.fixable else None
-            if objection is not None:
+            if objection is not None and objection.assumes:  # it is likely for a script that shares the file
+                assumes = tuple(dict.fromkeys((*finding.assumes, *objection.assumes)))
+                merged[key] = replace(finding, assumes=assumes)
+            elif objection is not None:
                 merged[key] = replace(finding, fixable=False, why_not=ruled_out(objection))
         return tuple(sorted(merged.values(), key=_sort_key))
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
+    from turbofix.assumptions import Assumption
     from turbofix.findings import Examined, Site
     from turbofix.pipeline import FileReport
+
+
+_OF_WORTH = frozenset(("on-gpu", "all-moved", "long-enough", "wide-enough"))
+"""Assumptions that say whether something is gained: where they do not hold for another script, it loses nothing."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +26,14 @@ class Objection:
     script: Path
     line: int
     why_not: str
+    assumes: tuple[Assumption, ...] = ()  # all that stands against it: for that script it is likely
 
 
 def objections(
     reports: Sequence[FileReport], sharing: Sequence[FileReport] = ()
 ) -> Mapping[tuple[str, Path], Objection]:
     """Codemod and file, where the codemod would rewrite a line for one of the ``reports``, and another one of them or
-    of those in ``sharing`` is of a script that runs that line too and for which it would not.
+    of those in ``sharing`` is of a script that runs that line too and for which it would not, or not for certain.
 
     To say nothing of a line is an objection too. A file that starts nothing has none. Of what is not accepted that is
     asked, too, unless the codemod has something for the file that is: what is listed is what ``--likely`` takes.
@@ -40,12 +47,18 @@ def objections(
             wanted.setdefault(each.site.path, {})[each.codemod, each.site] = accepted
     found: dict[tuple[str, Path], Objection] = {}
     for report in (*reports, *sharing):
-        for codemod, site, why_not in _of(report, wanted) if report.trains and not report.defines else ():
-            found.setdefault((codemod, site.path), Objection(report.path, site.line, why_not))
+        for codemod, site, why_not, rests in _of(report, wanted) if report.trains and not report.defines else ():
+            known = found.get((codemod, site.path))
+            if known is None or (known.assumes and not rests):
+                found[codemod, site.path] = Objection(report.path, site.line, why_not, rests)
+            elif known.assumes:
+                found[codemod, site.path] = replace(known, assumes=tuple(dict.fromkeys((*known.assumes, *rests))))
     return found
 
 
-def _of(report: FileReport, wanted: Mapping[Path, Mapping[tuple[str, Site], bool]]) -> Iterator[tuple[str, Site, str]]:
+def _of(
+    report: FileReport, wanted: Mapping[Path, Mapping[tuple[str, Site], bool]]
+) -> Iterator[tuple[str, Site, str, tuple[Assumption, ...]]]:
     said: dict[tuple[str, Site], Examined | None] = {(each.codemod, each.site): None for each in report.in_place}
     said |= {(each.codemod, each.site): each for each in report.findings}
     lines: dict[Path, set[int]] = {each.site.path: set() for each in report.findings}
@@ -53,16 +66,18 @@ def _of(report: FileReport, wanted: Mapping[Path, Mapping[tuple[str, Site], bool
         lines.setdefault(path, set()).add(line)
     for path in sorted(lines.keys() & wanted.keys()):
         for (codemod, site), accepted in wanted[path].items():
-            why_not = None
+            why_not: str | None = None
+            rests: tuple[Assumption, ...] = ()
             if (each := said.get((codemod, site))) is not None:
-                why_not = each.why_not if not (each.fixable and accepted) else _why_not(report, each)
+                rests = tuple(one for one in each.assumes if each.risk <= report.risk and one.name not in _OF_WORTH)
+                why_not = each.why_not if not (each.fixable and accepted) else _why_not(report, each, rests)
             elif (codemod, site) not in said and not lines[path].isdisjoint(range(site.line, site.end_line + 1)):
                 why_not = "it is not known to be right there"
             if why_not is not None:
-                yield codemod, site, why_not
+                yield codemod, site, why_not, rests
 
 
-def _why_not(report: FileReport, each: Examined) -> str | None:
+def _why_not(report: FileReport, each: Examined, rests: Sequence[Assumption]) -> str | None:
     if each.risk > report.risk:
         return f"its risk is *{each.risk.value}*"
-    return None if report.accepts(each) else f"there it rests on `{each.assumes[0].name}`"
+    return None if report.accepts(each) or not rests else f"there it rests on `{rests[0].name}`"

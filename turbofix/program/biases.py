@@ -20,6 +20,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.model import Biased, Biases, Hazard
 from turbofix.program.names import dotted
 from turbofix.program.values import Made, Value, members
+from turbofix.program.written import calls_by_name
 from turbofix.records import dataclass
 
 _POSITIONS = {"torch.nn.Linear": 2} | {
@@ -35,6 +36,8 @@ _LOADING = (
     *("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint"),
     *("load_state", "load_raw", "load_checkpoint", "load_checkpoint_in_model", "load_checkpoint_and_dispatch"),
 )
+
+_SAVING = ("save", "save_checkpoint", "save_weights", "save_model", "save_pretrained", "save_state", "fit")
 
 
 def biases(analysis: Analysis) -> Biases:
@@ -68,7 +71,8 @@ def biases(analysis: Analysis) -> Biases:
     loads = list(_loads(analysis))
     needed = next((load for load, always in loads if always), None)
     needed = needed or next(_needs(analysis, {each.kind for each in pairs}), None) or _copied(analysis, found.values())
-    return Biases(in_order, needed, loads[0][0] if loads else None)
+    kept = [load for load, _ in loads] or list(_saves(analysis))
+    return Biases(in_order, needed, kept[0] if kept else None)
 
 
 @dataclass(eq=False)
@@ -256,6 +260,14 @@ def _loads(analysis: Analysis) -> Iterator[tuple[Hazard, bool]]:
                 always = seen and all(each.kind not in ("if", "try", "loop") or each.decided for each in levels)
                 why = "a checkpoint is loaded, which may have been saved with it"
                 yield Hazard(why, facts.places.site(call, module)), bool(always)
+
+
+def _saves(analysis: Analysis) -> Iterator[Hazard]:
+    """Where weights are saved, as they may have been before: by a call of that name, or by a trainer on its own."""
+    for module in analysis.execution.modules.values():
+        for name in _SAVING:
+            for call in calls_by_name(module.tree).get(name, ()):
+                yield Hazard("saves what may be loaded again", analysis.facts.places.site(call, module))
 
 
 def _needs(analysis: Analysis, kinds: set[str]) -> Iterator[Hazard]:

@@ -1044,7 +1044,10 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Biases:
-    """The layers whose bias a norm takes out again, the first thing in the program that needs it, or that may."""
+    """The layers whose bias a norm takes out again, and the first thing in the program that needs it.
+
+    ``loaded``: where weights are loaded, or else saved: those of before the change have the bias.
+    """
 
     layers: tuple[Biased, ...] = ()
     needed: Hazard | None = None
