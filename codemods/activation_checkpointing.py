@@ -23,8 +23,8 @@ Use instead
     ``gradient_checkpointing=True``. Dropout draws the same numbers both times.
 
 When refused
-    Nothing is said unless the program shows that memory is short: it adds up gradients over batches of one or two
-    samples. It is refused
+    Nothing is said unless the program shows that memory is short: it ends where it runs out of it, or adds up gradients
+    over batches of one or two samples. It is refused
 
     - where a second pass would change something: BatchNorm, blocks that print, work in place, or draw random numbers
       from elsewhere than torch;

@@ -41,7 +41,7 @@ def certain(text: str, *, ended: bool) -> list[bool]:
     """Whether the backward passes that could end, or be told whose gradients are wanted, certainly do so in vain."""
     path = Path("/project/train.py")
     program = analyse(path, path.parent, {path: text}.get, Target())
-    return [each.certain for step in program.steps for each in step.thrown_away if bool(each.cuts) is ended]
+    return [each.certain for step in program.steps for each in step.thrown_away if bool(each.names) is ended]
 
 
 def test_a_gan_by_the_book() -> None:

@@ -359,7 +359,7 @@ def rewritten(data: bytes, folder: Path, chosen: Chosen = CHOSEN) -> tuple[bytes
             "digits",
             "loader-workers pin-memory non-blocking autocast fused-optimizer defer-item",
         ),
-        ("names", "autocast fused-optimizer defer-item"),
+        ("names", "fused-optimizer defer-item"),
         ("dataset", "loader-workers pin-memory"),
     ],
 )

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from turbofix.findings import Evidence, Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.model import Argument, Loader, Repeated, Step, Training
@@ -39,7 +40,7 @@ def repeated(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader,
     files = list(analysis.execution.modules.values())
     if not steps or any(_ENABLED.search(_without_comments(each)) for each in files):
         return ()
-    scarce = tuple(_scarce(steps, loaders))
+    scarce = tuple(_scarce(analysis, files, steps, loaders))
     if not scarce:
         return ()
     found: dict[Site, Repeated] = {}
@@ -65,8 +66,15 @@ def _without_comments(module: ModuleFile) -> str:
     return re.sub(r"#.*", "", module.text) if "checkpoint" in module.text else ""
 
 
-def _scarce(steps: Iterable[Step], loaders: tuple[Loader, ...]) -> Iterator[Evidence]:
-    """What tells that memory limits a program: batches that could not be smaller."""
+def _scarce(
+    analysis: Analysis, files: list[ModuleFile], steps: Iterable[Step], loaders: tuple[Loader, ...]
+) -> Iterator[Evidence]:
+    """What tells that memory limits a program: it ends where it runs out of it, or batches could not be smaller."""
+    for module in (each for each in files if "OutOfMemoryError" in each.text):
+        for handler in every(ast.ExceptHandler, module.tree):
+            ends = any(isinstance(each, ast.Raise) for each in handler.body)  # to skip a batch leaves room for others
+            if ends and (dotted(handler.type) or "").endswith("OutOfMemoryError"):
+                yield Evidence("running out of memory ends it", analysis.facts.places.site(handler, module))
     for step in steps:
         many = step.accumulation.steps.values if step.accumulation is not None else ()
         for loader in loaders:
