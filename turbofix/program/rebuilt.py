@@ -167,6 +167,12 @@ def _rebuilt(analysis: Analysis, loop: ast.For | ast.While, built: _Built, other
     lasting = passed is not None and not all(
         isinstance(each, Const) and not each.value for each in members(passed.value)
     )
+    cheap = built.made.kind == "criterion" and not any(
+        isinstance(each, Tensor) for value in built.made.arguments.values() for each in members(value)
+    )
+    made = (one for each in facts.events_in(loop) if each.kind == "make" for one in members(each.result))
+    if cheap and any(isinstance(each, Made) and each.kind == "optimizer" for each in made):
+        return None  # each round is a training of its own, beside which it costs nothing
     return Rebuilt(
         site=facts.site(built.event),
         statements=tuple(facts.places.site(each.statement, module) for each in group),
@@ -176,8 +182,7 @@ def _rebuilt(analysis: Analysis, loop: ast.For | ast.While, built: _Built, other
         name=built.name,
         data=any(each.made.kind == "dataset" for each in group) or _holds_data(analysis, built.statement.value),
         lasting=lasting,
-        cheap=built.made.kind == "criterion"
-        and not any(isinstance(each, Tensor) for value in built.made.arguments.values() for each in members(value)),
+        cheap=cheap,
         why_not=why_not,
     )
 
