@@ -1480,7 +1480,7 @@ def test_the_tables_agree_with_torch() -> None:
     torch = pytest.importorskip("torch")
     inspect = pytest.importorskip("inspect")
     assert tuple(inspect.signature(torch.utils.data.DataLoader).parameters) == libraries.LOADER_PARAMETERS
-    for qualname, parameters in libraries.OPTIMIZER_PARAMETERS.items():
+    for qualname, parameters in libraries.optimizer_parameters().items():
         cls = getattr(torch.optim, qualname.rpartition(".")[2])
         assert tuple(inspect.signature(cls).parameters) == parameters, qualname
     for name in libraries.FACTORIES | libraries.NO_TENSOR:
@@ -1489,7 +1489,7 @@ def test_the_tables_agree_with_torch() -> None:
         module = torch
         for part in name.split(".")[1:]:
             module = getattr(module, part)
-        missing = [each for each in libraries.STAR_NAMES[name] if not hasattr(module, each)]
+        missing = [each for each in libraries.star_names()[name] if not hasattr(module, each)]
         assert missing == []
 
 

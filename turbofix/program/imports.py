@@ -413,7 +413,7 @@ def member(interp: Interpreter, module: ModuleFile, name: str) -> Value | None:
             if below is not None:
                 return ModuleValue(below)
     for library in module.star_imports:
-        if name in libraries.STAR_NAMES.get(library, ()):
+        if name in libraries.star_names().get(library, ()):
             return External(libraries.canonical(f"{library}.{name}"))
     return None
 

@@ -447,7 +447,7 @@ class Interpreter:
             scope = scope.parent
         module = self.frame.module
         for library in module.star_imports:
-            if name in libraries.STAR_NAMES.get(library, ()):
+            if name in libraries.star_names().get(library, ()):
                 return External(libraries.canonical(f"{library}.{name}"))
         if name in _BUILTINS:
             return External("builtins." + name)

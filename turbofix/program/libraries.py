@@ -49,58 +49,6 @@ LOADER_PARAMETERS = _ordered(
 )
 """The parameters of ``torch.utils.data.DataLoader``, in order."""
 
-OPTIMIZER_PARAMETERS = {
-    "torch.optim.Adafactor": _ordered("params lr beta2_decay eps d weight_decay foreach maximize"),
-    "torch.optim.Adadelta": _ordered("params lr rho eps weight_decay foreach capturable maximize differentiable"),
-    "torch.optim.Adagrad": _ordered(
-        """
-        params lr lr_decay weight_decay initial_accumulator_value eps foreach maximize differentiable fused
-        """
-    ),
-    "torch.optim.Adam": _ordered(
-        """
-        params lr betas eps weight_decay amsgrad foreach maximize capturable differentiable fused
-        decoupled_weight_decay
-        """
-    ),
-    "torch.optim.AdamW": _ordered(
-        """
-        params lr betas eps weight_decay amsgrad maximize foreach capturable differentiable fused
-        """
-    ),
-    "torch.optim.Adamax": _ordered("params lr betas eps weight_decay foreach maximize differentiable capturable"),
-    "torch.optim.ASGD": _ordered("params lr lambd alpha t0 weight_decay foreach maximize differentiable capturable"),
-    "torch.optim.LBFGS": _ordered(
-        """
-        params lr max_iter max_eval tolerance_grad tolerance_change history_size line_search_fn
-        """
-    ),
-    "torch.optim.NAdam": _ordered(
-        """
-        params lr betas eps weight_decay momentum_decay decoupled_weight_decay foreach maximize capturable
-        differentiable
-        """
-    ),
-    "torch.optim.RAdam": _ordered(
-        """
-        params lr betas eps weight_decay decoupled_weight_decay foreach maximize capturable differentiable
-        """
-    ),
-    "torch.optim.RMSprop": _ordered(
-        """
-        params lr alpha eps weight_decay momentum centered capturable foreach maximize differentiable
-        """
-    ),
-    "torch.optim.Rprop": _ordered("params lr etas step_sizes capturable foreach maximize differentiable"),
-    "torch.optim.SGD": _ordered(
-        """
-        params lr momentum dampening weight_decay nesterov maximize foreach differentiable fused
-        """
-    ),
-    "torch.optim.SparseAdam": _ordered("params lr betas eps maximize"),
-}
-"""The parameters of torch's optimizers, in order."""
-
 LOSSES = frozenset(
     "torch.nn.functional." + name
     for name in words(
@@ -142,6 +90,17 @@ def rows_of(name: str) -> list[list[str]]:
     """The rows of a table beside this file, by columns."""
     lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
     return [line.split("\t") for line in lines if not line.startswith("#")]
+
+
+@cache
+def optimizer_parameters() -> dict[str, tuple[str, ...]]:
+    """The parameters of torch's optimizers, in order."""
+    return {name: _ordered(parameters) for name, parameters in rows_of("optimizers.tsv")}
+
+
+@cache
+def _shorter() -> dict[str, str]:
+    return {row[0]: row[1] for row in rows_of("packages.tsv")}
 
 
 @cache
@@ -492,65 +451,6 @@ DEAD_ENDS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit",
 
 # --- canonical names ------------------------------------------------------------------------------------------------
 
-_RENAMED_PACKAGES = {
-    "torch.nn.modules": "torch.nn",
-    "torch.nn.parameter": "torch.nn",
-    "torch.autograd.variable": "torch.autograd",
-    "torch.autograd.grad_mode": "torch",
-    "torch.autograd.anomaly_mode": "torch.autograd",
-    "torch.functional": "torch",
-    "torch.amp.autocast_mode": "torch.amp",
-    "torch.amp.grad_scaler": "torch.amp",
-    "torch.cuda.amp.autocast_mode": "torch.cuda.amp",
-    "torch.cuda.amp.grad_scaler": "torch.cuda.amp",
-    "torch.cpu.amp.autocast_mode": "torch.cpu.amp",
-    "torch.nn.parallel.distributed": "torch.nn.parallel",
-    "torch.nn.parallel.data_parallel": "torch.nn.parallel",
-    "torch.nn.utils.clip_grad": "torch.nn.utils",
-    "torch.nn.utils.rnn": "torch.nn.utils.rnn",
-    "torch.distributed.fsdp.fully_sharded_data_parallel": "torch.distributed.fsdp",
-    "torch.distributed.distributed_c10d": "torch.distributed",
-    "torch.utils.data.dataloader": "torch.utils.data",
-    "torch.utils.data.dataset": "torch.utils.data",
-    "torch.utils.data.sampler": "torch.utils.data",
-    "torch.utils.data.distributed": "torch.utils.data",
-    "torch.utils.data._utils.collate": "torch.utils.data",
-    "torch.utils.tensorboard.writer": "torch.utils.tensorboard",
-    "torch.multiprocessing.spawn": "torch.multiprocessing",
-    "torchvision.transforms.transforms": "torchvision.transforms",
-    "tqdm.std": "tqdm",
-    "tqdm.auto": "tqdm",
-    "tqdm.notebook": "tqdm",
-    "tqdm.autonotebook": "tqdm",
-    "tqdm.asyncio": "tqdm",
-    "tqdm.rich": "tqdm",
-    "tqdm._tqdm": "tqdm",
-    "tqdm._tqdm_notebook": "tqdm",
-    "accelerate.accelerator": "accelerate",
-    "accelerate.utils.random": "accelerate.utils",
-    "transformers.optimization": "transformers",
-    "transformers.trainer": "transformers",
-    "transformers.trainer_seq2seq": "transformers",
-    "transformers.training_args": "transformers",
-    "transformers.hf_argparser": "transformers",
-    "transformers.modeling_utils": "transformers",
-    "transformers.tokenization_utils": "transformers",
-    "timm.models.factory": "timm",
-    "timm.utils.cuda": "timm.utils",
-    "pytorch_lightning.core": "pytorch_lightning",
-    "pytorch_lightning.core.module": "pytorch_lightning",
-    "pytorch_lightning.core.lightning": "pytorch_lightning",
-    "pytorch_lightning.trainer": "pytorch_lightning",
-    "pytorch_lightning.trainer.trainer": "pytorch_lightning",
-    "lightning.pytorch.core": "lightning.pytorch",
-    "lightning.pytorch.core.module": "lightning.pytorch",
-    "lightning.pytorch.trainer": "lightning.pytorch",
-    "apex.optimizers.fused_adam": "apex.optimizers",
-    "fairscale.nn.checkpoint": "fairscale.nn",
-    "fairscale.nn.checkpoint.checkpoint_activations": "fairscale.nn",
-    "deepspeed.ops.adam.fused_adam": "deepspeed.ops.adam",
-    "numpy.core": "numpy",
-}
 _FLATTENED = (
     ("torch.nn.modules.", "torch.nn."),
     *((f"torchvision.models.{kind}.",) * 2 for kind in ("detection", "optical_flow", "segmentation", "video")),
@@ -594,8 +494,8 @@ def canonical(qualname: str) -> str:
     if "." not in qualname:
         return qualname
     package, _, member = qualname.rpartition(".")
-    if package in _RENAMED_PACKAGES:
-        qualname = f"{_RENAMED_PACKAGES[package]}.{member}"
+    if package in _shorter():
+        qualname = f"{_shorter()[package]}.{member}"
     elif member[:1].isupper() or package.startswith("torchvision.models."):
         for prefix, short in _FLATTENED:
             if package.startswith(prefix) or package + "." == prefix:
@@ -847,114 +747,11 @@ def _transformers_kind(package: str, member: str) -> str | None:
     return None
 
 
-# --- star imports ---------------------------------------------------------------------------------------------------
+@cache
+def star_names() -> dict[str, frozenset[str]]:
+    """What ``from module import *`` brings, of the names that programs use."""
+    return {module: words(names) for modules, names in rows_of("star.tsv") for module in modules.split()}
 
-_LAYERS = """
-    AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveLogSoftmaxWithLoss AdaptiveMaxPool1d
-    AdaptiveMaxPool2d AdaptiveMaxPool3d AlphaDropout AvgPool1d AvgPool2d AvgPool3d BCELoss BCEWithLogitsLoss
-    BatchNorm1d BatchNorm2d BatchNorm3d Bilinear Buffer CELU CTCLoss ChannelShuffle ConstantPad1d ConstantPad2d
-    ConstantPad3d Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d CosineEmbeddingLoss
-    CosineSimilarity CrossEntropyLoss DataParallel Dropout Dropout1d Dropout2d Dropout3d ELU Embedding EmbeddingBag
-    Flatten Fold GELU GLU GRU GRUCell GaussianNLLLoss GroupNorm Hardshrink Hardsigmoid Hardswish Hardtanh
-    HingeEmbeddingLoss HuberLoss Identity InstanceNorm1d InstanceNorm2d InstanceNorm3d KLDivLoss L1Loss LSTM
-    LSTMCell LayerNorm LazyConv1d LazyConv2d LazyLinear LeakyReLU Linear LocalResponseNorm LogSigmoid LogSoftmax
-    MSELoss MarginRankingLoss MaxPool1d MaxPool2d MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d Mish Module
-    ModuleDict ModuleList MultiLabelMarginLoss MultiLabelSoftMarginLoss MultiMarginLoss MultiheadAttention NLLLoss
-    NLLLoss2d PReLU PairwiseDistance Parameter ParameterDict ParameterList PixelShuffle PixelUnshuffle
-    PoissonNLLLoss RMSNorm RNN RNNBase RNNCell RReLU ReLU ReLU6 ReflectionPad1d ReflectionPad2d ReflectionPad3d
-    ReplicationPad1d ReplicationPad2d ReplicationPad3d SELU Sequential SiLU Sigmoid SmoothL1Loss SoftMarginLoss
-    Softmax Softmax2d Softmin Softplus Softshrink Softsign SyncBatchNorm Tanh Tanhshrink Threshold Transformer
-    TransformerDecoder TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer TripletMarginLoss
-    TripletMarginWithDistanceLoss Unflatten Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d
-    functional init modules parallel parameter utils
-    """
-_FUNCTIONAL = """
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d affine_grid avg_pool1d
-    avg_pool2d batch_norm binary_cross_entropy binary_cross_entropy_with_logits celu conv1d conv2d conv3d
-    conv_transpose1d conv_transpose2d cosine_embedding_loss cosine_similarity cross_entropy ctc_loss dropout
-    dropout2d elu embedding fold gelu glu grid_sample group_norm gumbel_softmax hardsigmoid hardswish hardtanh
-    hinge_embedding_loss huber_loss instance_norm interpolate kl_div l1_loss layer_norm leaky_relu linear
-    log_softmax logsigmoid margin_ranking_loss max_pool1d max_pool2d max_pool3d mish mse_loss multi_margin_loss
-    nll_loss normalize one_hot pad pairwise_distance pixel_shuffle poisson_nll_loss prelu relu relu6 rms_norm
-    scaled_dot_product_attention selu sigmoid silu smooth_l1_loss soft_margin_loss softmax softmin softplus softsign
-    tanh tanhshrink triplet_margin_loss unfold upsample
-    """
-_TORCH = """
-    Tensor FloatTensor DoubleTensor HalfTensor LongTensor IntTensor ShortTensor ByteTensor BoolTensor Generator Size
-    device dtype float16 float32 float64 bfloat16 half double int8 int16 int32 int64 long uint8 autocast no_grad
-    enable_grad inference_mode compile load save manual_seed seed is_tensor set_default_dtype set_default_device
-    set_default_tensor_type set_float32_matmul_precision use_deterministic_algorithms arange argmax argmin as_tensor
-    baddbmm bernoulli bincount bmm cat cdist chunk clamp clip clone concat cos cosh count_nonzero cross cumprod
-    cumsum det diag dot einsum empty empty_like eq erf exp eye flatten flip from_numpy full full_like gather ge gt
-    index_select inverse isfinite isinf isnan le linspace log log10 log1p log2 log_softmax logical_and logical_not
-    logical_or logspace logsumexp lt masked_fill masked_select matmul mean median meshgrid minimum maximum mm mul
-    multinomial mv ne nonzero norm normal numel ones ones_like outer permute prod quantile rand rand_like randint
-    randint_like randn randn_like randperm relu repeat_interleave reshape rsqrt scatter searchsorted sigmoid sign
-    sin sinh softmax sort split sqrt square squeeze stack std sub tan tanh tensor topk trace transpose tril triu
-    unbind unique unsqueeze var vstack where zeros zeros_like cuda nn optim utils backends distributed
-    """
-
-_STAR_TEXTS = {
-    "torch": _TORCH,
-    "torch.nn": _LAYERS,
-    "torch.nn.modules": _LAYERS,
-    "torch.nn.functional": _FUNCTIONAL,
-    "torch.optim": """
-        Adadelta Adafactor Adagrad Adam AdamW Adamax ASGD LBFGS NAdam Optimizer RAdam RMSprop Rprop SGD
-        SparseAdam lr_scheduler
-    """,
-    "torch.optim.lr_scheduler": """
-    ChainedScheduler ConstantLR CosineAnnealingLR CosineAnnealingWarmRestarts CyclicLR ExponentialLR LambdaLR
-    LinearLR LRScheduler MultiStepLR MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau SequentialLR StepLR
-    """,
-    "torch.utils.data": """
-    BatchSampler ChainDataset ConcatDataset DataLoader Dataset DistributedSampler IterableDataset RandomSampler
-    Sampler SequentialSampler StackDataset Subset SubsetRandomSampler TensorDataset WeightedRandomSampler
-    default_collate get_worker_info random_split
-    """,
-    "torch.autograd": """
-        Variable Function backward grad detect_anomaly enable_grad inference_mode no_grad set_detect_anomaly
-        set_grad_enabled
-    """,
-    "torchvision": "datasets models transforms io ops utils",
-    "torchvision.transforms": """
-    CenterCrop ColorJitter Compose FiveCrop GaussianBlur Grayscale InterpolationMode Lambda Normalize PILToTensor
-    Pad RandomAffine RandomApply RandomChoice RandomCrop RandomErasing RandomGrayscale RandomHorizontalFlip
-    RandomPerspective RandomResizedCrop RandomRotation RandomVerticalFlip Resize TenCrop ToPILImage ToTensor
-    functional
-    """,
-    "torchvision.models": """
-    alexnet densenet121 densenet161 densenet169 densenet201 efficientnet_b0 googlenet inception_v3 mobilenet_v2
-    mobilenet_v3_large mobilenet_v3_small resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d
-    squeezenet1_0 squeezenet1_1 vgg11 vgg13 vgg16 vgg16_bn vgg19 vgg19_bn vit_b_16 wide_resnet50_2
-    """,
-    "transformers": """
-    AdamW Adafactor AutoConfig AutoModel AutoModelForCausalLM AutoModelForMaskedLM
-    AutoModelForSequenceClassification AutoModelForTokenClassification AutoTokenizer BertConfig BertForMaskedLM
-    BertForSequenceClassification BertModel BertTokenizer DataCollatorWithPadding GPT2Config GPT2LMHeadModel
-    GPT2Tokenizer HfArgumentParser Seq2SeqTrainer T5ForConditionalGeneration T5Tokenizer Trainer TrainingArguments
-    get_cosine_schedule_with_warmup get_linear_schedule_with_warmup set_seed
-    """,
-    "math": """
-        acos asin atan atan2 ceil cos e exp fabs floor fmod gcd hypot inf isfinite isinf isnan log log10 log1p
-        log2 nan pi pow sin sqrt tan tanh
-    """,
-    "numpy": """
-    abs arange argmax argmin argsort array asarray ceil clip concatenate cos cumsum diag dot empty exp expand_dims
-    eye float32 float64 floor full hstack inf int64 linalg linspace load log maximum mean median minimum nan ndarray
-    newaxis ones ones_like pi prod random repeat reshape round save sin sqrt squeeze stack std sum tanh transpose
-    unique var vstack where zeros zeros_like
-    """,
-    "tqdm": "tqdm trange tqdm_notebook",
-    "time": "perf_counter sleep time",
-    "os": "environ getcwd listdir makedirs mkdir path",
-    "typing": """
-        Any Callable Dict Generic Iterable Iterator List Optional Sequence Tuple Type TypeVar Union
-    """,
-}  # fmt: skip
-
-STAR_NAMES: dict[str, frozenset[str]] = {module: words(text) for module, text in _STAR_TEXTS.items()}
-"""What ``from module import *`` brings, of the names that programs use."""
 
 WEIGHED = regex(
     r"torch\.nn\.(Linear|Bilinear|Conv\w*|LazyConv\w*|LazyLinear|Embedding\w*|LSTM|GRU|RNN|Transformer\w*|Multihead\w*)$"
