@@ -53,7 +53,7 @@ from turbofix.program.evidence import of_loop, of_value
 from turbofix.program.model import Act, Framework, Step, Training, TrainingProgram, Weights
 from turbofix.records import dataclass
 
-from ._attention import attention_in, attention_of, goes_on_from
+from ._attention import attention_in, attention_of
 from ._frameworks import LEFT
 from ._precision import models_of, requote
 from ._trainers import FULL, Switch, is_off, is_sharded, judged
@@ -113,7 +113,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         message = "gradients are not clipped: one odd batch can throw the weights of a transformer off"
         seen = (of_loop(step), attention)
-        reason = why_not(program, step) or goes_on_from(program, models_of(program, step))
+        reason = why_not(program, step)
         weights = next((each for each in step.weights if each.update == update.site), Weights(update.site))
         named = weights.text if program.framework is Framework.FABRIC else weights.text or update.concerns
         reason = reason or weights.why_not or (None if named else "the function that makes the step has no name for it")
@@ -144,7 +144,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             yield there
             continue
         seen = (attention, of_value(SWITCH, training.argument(SWITCH), training.site))
-        reason = why_not_under_lightning(program, training) or goes_on_from(program, training.models)
+        reason = why_not_under_lightning(program, training)
         if reason is not None:
             yield codemod.refuse(training.site, message, reason, evidence=seen)
         else:
