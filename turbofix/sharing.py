@@ -7,13 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 if TYPE_CHECKING:
     from turbofix.assumptions import Assumption
     from turbofix.findings import Examined, Site
     from turbofix.pipeline import FileReport
 
+
+_UNKNOWN = regex(r"\bnot (followed|known|seen)\b|^`turbofix explain")
+"""What a refusal says that has found nothing wrong: it could not tell."""
 
 _OF_WORTH = frozenset(("on-gpu", "all-moved", "long-enough", "wide-enough"))
 """Assumptions that say whether something is gained: where they do not hold for another script, it loses nothing."""
@@ -35,8 +40,9 @@ def objections(
     """Codemod and file, where the codemod would rewrite a line for one of the ``reports``, and another one of them or
     of those in ``sharing`` is of a script that runs that line too and for which it would not, or not for certain.
 
-    To say nothing of a line is an objection too. A file that starts nothing has none. Of what is not accepted that is
-    asked, too, unless the codemod has something for the file that is: what is listed is what ``--likely`` takes.
+    Where it says nothing of a line, or could not tell, it is likely. A file that starts nothing does not object. Of
+    what is not accepted that is asked, too, unless the codemod has something for the file that is: what is listed is
+    what ``--likely`` takes.
     """
     all_of_them = [(report, each) for report in reports for each in report.findings if each.fixable]
     taken = {(each.codemod, each.site.path) for report, each in all_of_them if report.accepts(each)}
@@ -66,13 +72,16 @@ def _of(
         lines.setdefault(path, set()).add(line)
     for path in sorted(lines.keys() & wanted.keys()):
         for (codemod, site), accepted in wanted[path].items():
-            why_not: str | None = None
-            rests: tuple[Assumption, ...] = ()
-            if (each := said.get((codemod, site))) is not None:
+            each = said.get((codemod, site))
+            runs = not lines[path].isdisjoint(range(site.line, site.end_line + 1))
+            if (each is not None and _UNKNOWN.search(each.why_not or "")) or (runs and (codemod, site) not in said):
+                rests: tuple[Assumption, ...] = (READ_WHOLE,)
+                why_not = None if report.likely else "it is not known to be right there"
+            elif each is not None:
                 rests = tuple(one for one in each.assumes if each.risk <= report.risk and one.name not in _OF_WORTH)
                 why_not = each.why_not if not (each.fixable and accepted) else _why_not(report, each, rests)
-            elif (codemod, site) not in said and not lines[path].isdisjoint(range(site.line, site.end_line + 1)):
-                why_not = "it is not known to be right there"
+            else:
+                continue
             if why_not is not None:
                 yield codemod, site, why_not, rests
 
