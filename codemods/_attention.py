@@ -11,6 +11,9 @@ from ._precision import PRODUCTS, models_of
 
 _LAYERS = ("torch.nn.MultiheadAttention", "torch.nn.Transformer")
 _LIBRARIES = ("transformers.",)
+_READY_MADE = ("timm.", "torchvision.models.")
+"""Libraries whose networks with products over all positions are vision transformers, where they do not convolve."""
+
 _FUNCTIONS = frozenset(
     ("torch.nn.functional.scaled_dot_product_attention", "torch.nn.functional.multi_head_attention_forward")
 )
@@ -29,6 +32,9 @@ def _by_layers(model: Model) -> Evidence | None:
     """A layer of a transformer; an attention beside a convolutional network's norms is one of the network's layers."""
     stacks = _LIBRARIES if _OF_IMAGES & model.layers and not _NORMS & model.layers else (*_LAYERS, *_LIBRARIES)
     found = next((layer for layer in sorted(model.layers) if layer.startswith(stacks)), None)
+    if found is None and not any(each.whole and not each.unknown for each in model.convolutions):
+        ready = (each.layer for each in model.products.layers if each.by_position)
+        found = next((each for each in ready if each.startswith(_READY_MADE)), None)
     return Evidence(f"`{model.name or 'the model'}` is made with {found}", model.site) if found is not None else None
 
 

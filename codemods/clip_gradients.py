@@ -72,7 +72,7 @@ LARGEST = 1.0
 SWITCH = "gradient_clip_val"
 OPTIMIZERS = frozenset(
     f"torch.optim.{name}" for name in ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD", "Adagrad")
-)
+) | {"transformers.AdamW"}
 """Those that are known not to clip by themselves."""
 
 SHARDED = ("torch.distributed.fsdp.", "torch.distributed._composable.fsdp.")

@@ -72,7 +72,7 @@ codemod = Codemod(
     assumes=(READ_WHOLE, RECENT_TORCH),
 )
 
-OPTIMIZERS = frozenset(("torch.optim.Adam", "torch.optim.AdamW"))
+OPTIMIZERS = frozenset(("torch.optim.Adam", "torch.optim.AdamW", "transformers.AdamW"))
 SINCE = (1, 10)  # torch.optim.lr_scheduler.SequentialLR
 SCHEDULERS = "torch.optim.lr_scheduler"
 WORDS = ("scheduler", "warmup")
