@@ -11,7 +11,7 @@ from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Tr
 from turbofix.program.pinning import gives_graphs, is_idle, pinning
 from turbofix.records import dataclass
 
-from ._loaders import ONCE, is_in_the_way, is_once, may_be_non_blocking
+from ._loaders import ONCE, blocks, is_in_the_way, is_once, may_be_non_blocking
 from ._precision import SIMPLE, cuda_test, on_a_gpu
 
 
@@ -51,7 +51,7 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
     for transfer, loaders, once in copies(program):
         is_batch = transfer.what in ("batch", "object") or transfer.likely == "batch"
         goes = on_a_gpu(program, transfer.to)
-        new = transfer.non_blocking.state == "absent"
+        new = blocks(transfer)
         own = new and transfer.what == "input" and transfer.pageable  # of a step that makes its batches by itself
         if not (is_batch or own) or goes is None or transfer.again or transfer.dtype_only:
             continue

@@ -30,7 +30,13 @@ def may_be_non_blocking(transfer: Transfer) -> bool:
     """Whether a copy of a batch can be given ``non_blocking``."""
     can = transfer.what in ("batch", "object") or transfer.likely == "batch"
     can = can and transfer.method in ("to", "cuda", "type")
-    return can and transfer.non_blocking.state == "absent"
+    return can and blocks(transfer)
+
+
+def blocks(transfer: Transfer) -> bool:
+    """Whether a copy says nothing of waiting, or that it waits."""
+    given = transfer.non_blocking
+    return given.state == "absent" or (given.state == "value" and given.values == (False,))
 
 
 def is_in_the_way(given: Argument) -> bool:
