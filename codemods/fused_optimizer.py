@@ -28,7 +28,8 @@ When refused
     Nothing is said of optimizers without a fused kernel, of SGD without momentum and decay, of classes of the project's
     own, and of programs that never reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
     ``fused=False``, for sparse gradients, complex parameters and DTensors, for parameters that are given twice or that
-    several processes update, for SGD with momentum beside a ``GradScaler``, and under frameworks beside fp16.
+    several processes update, for SGD with momentum beside a ``GradScaler``, and under frameworks beside fp16 for SGD,
+    and where gradients are looked at.
 
 Risk
     equivalent: the same update, with other rounding. recipe where torch's AdamW takes the place of the one that
@@ -59,6 +60,7 @@ from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_optimizer
 from turbofix.program.model import Act, Framework, Optimizer, Scaler, Training, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 from ._frameworks import LEFT, NAMES, give_back, is_open, named, precisions
 from ._precision import requote, said, test_beside, version
@@ -108,6 +110,7 @@ PLAIN_SGD = "SGD without momentum updates all parameters by one `_foreach_add_`"
 
 AVAILABLE = "torch.cuda.is_available()"
 
+READS_GRADIENTS = regex(r"on_before_optimizer_step|on_after_backward|grad_norm|\.grad\b")
 SKIPPED = "fp16's GradScaler steps a fused optimizer even where it skips it, and the trainer's schedule moves on then"
 
 IN_TRAINER = (2, 1)
@@ -313,7 +316,10 @@ def why_not_handed_over(program: TrainingProgram, training: Training, optimizer:
     if not full and (clips or training.open_mapping):
         return "Lightning cannot clip the gradients of a fused optimizer beside mixed precision, and raises"
     if not full and not (given.known and all("bf16" in str(each) or each in FULL for each in given.values)):
-        return "beside fp16 Lightning hands a fused optimizer gradients that are still scaled"
+        if optimizer.qualname == "torch.optim.SGD":
+            return SKIPPED
+        if any(READS_GRADIENTS.search(each.text) for each in program.modules.by_path.values()):
+            return "the program looks at gradients, which Lightning leaves scaled for a fused optimizer beside fp16"
     return why_not(program, optimizer)
 
 
