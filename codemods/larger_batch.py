@@ -289,7 +289,7 @@ def grown(  # noqa: PLR0913
     if evaluates:
         message += f"batches of {enough} change a figure that is averaged or summed over batches"
     else:
-        rates = rates_of(program, steps, times) if len({each for each, _ in few_at}) == 1 else []
+        rates = rates_of(program, steps, times) if len({each for each, _ in written(batch)}) == 1 else []
         rates = [each for each in rates if each[0] not in changed]
         alone = "" if sums is None else ", each with an update of its own,"
         message += f"batches of {enough}{alone} change the recipe: {growing(rates)}"

@@ -323,7 +323,7 @@ def required_version(name: str, folder: Path, root: Path) -> tuple[int, int] | N
     return None
 
 
-REQUIREMENTS = ("*requirement*.txt", "*environment*.y*ml")
+REQUIREMENTS = ("*requirement*.txt", "*environment*.y*ml", "setup.py", "setup.cfg")
 _ALIKE = ("accelerate", "transformers", "datasets", "pillow")
 OTHERS = {"lightning": "(?:pytorch[-_])?lightning"} | {name: name for name in _ALIKE}
 """Packages whose oldest version matters beside torch's, as requirements write them."""
