@@ -900,6 +900,10 @@ def _scan_call(  # noqa: PLR0913
             _scan(work, member.function, receiver, depth - 1)
         elif isinstance(member, (Made, Instance)):
             _transform(work, member)
+        elif isinstance(member, Class):  # made for each item, to be called: ``for change in [Cut(), Turn()]: ...``
+            called = member.find("__call__")
+            if isinstance(called, Function):
+                _scan(work, called, None, depth - 1)
         elif isinstance(member, (Opaque, Partial)):
             last = name.rpartition(".")[2]
             if "transform" in last or "augment" in last:
