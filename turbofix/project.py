@@ -273,17 +273,8 @@ def keep_wanted(settings: Settings, blocked: frozenset[tuple[str, Path]] = froze
 # --- analysis -----------------------------------------------------------------------------------------------------
 
 
-def analyze(
-    paths: Sequence[Path],
-    chosen: Chosen,
-    workspace: Workspace,
-    jobs: int | None = None,
-    *,
-    sharing: tuple[FileReport, ...] | None = None,
-) -> Outcome:
+def analyze(paths: Sequence[Path], chosen: Chosen, workspace: Workspace, jobs: int | None = None) -> Outcome:
     """Analyze every script that the paths name.
-
-    ``sharing`` saves analysing the scripts that share files with these, where that has been done.
 
     Raises:
         ConfigError, UnknownName, PackError: nothing can be done with these settings; the argument is a sentence.
@@ -293,8 +284,7 @@ def analyze(
     pairs = _without_imported(list(zip(scripts, reports, strict=True)), workspace)
     found = tuple(sorted((*errors, *(report for _, report in pairs)), key=lambda each: shown(each.path)))
     warnings = tuple(dict.fromkeys(warning for report in reports for warning in report.warnings))
-    outcome = Outcome(tuple(_with_starters(found, workspace)), warnings=warnings)
-    return replace(outcome, sharing=_sharing(outcome, chosen, workspace, jobs) if sharing is None else sharing)
+    return Outcome(tuple(_with_starters(found, workspace)), warnings=warnings)
 
 
 def _reports(scripts: Sequence[Script], workspace: Workspace, jobs: int | None) -> list[FileReport]:
@@ -487,12 +477,15 @@ def rewrite(
 ) -> Outcome:
     """Analyze and rewrite every script that the paths name, each on the texts that the ones before it left.
 
+    ``sharing`` saves analysing the scripts that share files with these, where that has been done.
+
     Raises:
         ConfigError, UnknownName, PackError: nothing can be done with these settings; the argument is a sentence.
     """
-    outcome = analyze(paths, chosen, workspace, jobs, sharing=sharing)
+    outcome = analyze(paths, chosen, workspace, jobs)
     if not outcome.fixable:
         return outcome
+    outcome = replace(outcome, sharing=_sharing(outcome, chosen, workspace, jobs) if sharing is None else sharing)
     scripts = {script.path: script for script in find_scripts(paths, chosen)[0]}
     blocked = frozenset(outcome.objections)
     codemods = registry.load()
@@ -526,7 +519,7 @@ def _sharing(outcome: Outcome, chosen: Chosen, workspace: Workspace, jobs: int |
     named = {report.path for report in outcome.reports}
     importers: dict[Path, Importers] = {}
     users: set[Path] = set()
-    for file in {each.site.path for each in outcome.findings if each.fixable}:
+    for file in {each.site.path for each in outcome.findings if outcome.applies(each)}:
         for folder in searched(file, workspace):
             if folder not in importers:
                 importers[folder] = Importers(folder, workspace)

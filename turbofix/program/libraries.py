@@ -20,10 +20,6 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def _ordered(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
 EXTERNAL = words(
     """
     accelerate absl apex argparse builtins click cv2 deepspeed diffusers einops fire horovod hydra imageio ipdb
@@ -41,11 +37,11 @@ EXTERNAL = words(
 
 Only a script that lies in such a package means its own."""
 
-LOADER_PARAMETERS = _ordered(
+LOADER_PARAMETERS = tuple(
     """
     dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last timeout
     worker_init_fn multiprocessing_context generator prefetch_factor persistent_workers pin_memory_device in_order
-    """
+    """.split()
 )
 """The parameters of ``torch.utils.data.DataLoader``, in order."""
 
@@ -95,7 +91,7 @@ def rows_of(name: str) -> list[list[str]]:
 @cache
 def optimizer_parameters() -> dict[str, tuple[str, ...]]:
     """The parameters of torch's optimizers, in order."""
-    return {name: _ordered(parameters) for name, parameters in rows_of("optimizers.tsv")}
+    return {name: tuple(parameters.split()) for name, parameters in rows_of("optimizers.tsv")}
 
 
 @cache
