@@ -1480,7 +1480,7 @@ def test_the_tables_agree_with_torch() -> None:
     torch = pytest.importorskip("torch")
     inspect = pytest.importorskip("inspect")
     assert tuple(inspect.signature(torch.utils.data.DataLoader).parameters) == libraries.LOADER_PARAMETERS
-    for qualname, parameters in libraries.optimizer_parameters().items():
+    for qualname, parameters in libraries.OPTIMIZER_PARAMETERS.items():
         cls = getattr(torch.optim, qualname.rpartition(".")[2])
         assert tuple(inspect.signature(cls).parameters) == parameters, qualname
     for name in libraries.FACTORIES | libraries.NO_TENSOR:

@@ -37,14 +37,6 @@ EXTERNAL = words(
 
 Only a script that lies in such a package means its own."""
 
-LOADER_PARAMETERS = tuple(
-    """
-    dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last timeout
-    worker_init_fn multiprocessing_context generator prefetch_factor persistent_workers pin_memory_device in_order
-    """.split()
-)
-"""The parameters of ``torch.utils.data.DataLoader``, in order."""
-
 LOSSES = frozenset(
     "torch.nn.functional." + name
     for name in words(
@@ -88,10 +80,11 @@ def rows_of(name: str) -> list[list[str]]:
     return [line.split("\t") for line in lines if not line.startswith("#")]
 
 
-@cache
-def optimizer_parameters() -> dict[str, tuple[str, ...]]:
-    """The parameters of torch's optimizers, in order."""
-    return {name: tuple(parameters.split()) for name, parameters in rows_of("optimizers.tsv")}
+OPTIMIZER_PARAMETERS = {name: tuple(given.split()) for name, given in rows_of("parameters.tsv")}
+"""The parameters of torch's optimizers, in order."""
+
+LOADER_PARAMETERS = OPTIMIZER_PARAMETERS.pop("torch.utils.data.DataLoader")
+"""The parameters of ``torch.utils.data.DataLoader``, in order."""
 
 
 @cache

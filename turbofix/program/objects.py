@@ -20,7 +20,7 @@ from turbofix.program.exports import called_outside
 from turbofix.program.frameworks import takes_loss
 from turbofix.program.frozen import all_but_a_head
 from turbofix.program.guards import Condition
-from turbofix.program.libraries import optimizer_parameters
+from turbofix.program.libraries import OPTIMIZER_PARAMETERS
 from turbofix.program.loaders import merged
 from turbofix.program.magnitudes import numbers_of
 from turbofix.program.model import (
@@ -506,7 +506,7 @@ def _optimizer(
     ]
     names = {each.qualname for each in made}
     qualname = next(iter(names)) if len(names) == 1 else None
-    order = optimizer_parameters().get(qualname or "", ("params", "lr"))
+    order = OPTIMIZER_PARAMETERS.get(qualname or "", ("params", "lr"))
     all_arguments = [each.arguments for each in events if each.arguments is not None]
     passed = merged(bound_arguments(each, order) for each in all_arguments)
     statement = facts.places.statement(node, module) or node
