@@ -297,6 +297,8 @@ class _Search:
         site = self.places.site(node, module)
         readers = [each for each in self.loaders if any(cls.node in classes for cls in _classes_of(each))]
         mask = next((key for one in classes for key in _masks_in(one)), None if classes else MASK)
+        if by_hand and mask == MASK and MASK not in module.text:
+            mask = None  # no tokenizer gives one
         readers = readers or self.trainers or ([] if classes else [e for e in self.loaders if not [*_classes_of(e)]])
         owner: ast.AST | None = classes[0] if classes else self.places.function(node, module)
         pads = [each for each in walk(owner or node) if isinstance(each, ast.Call) and "max_length" in _said(each)]
