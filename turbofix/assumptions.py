@@ -67,7 +67,7 @@ EVERY_GRADIENT = Assumption(
 )
 LONG_ENOUGH = Assumption(
     "long-enough",
-    "the training takes long enough to pay for a minute of compiling or measuring, or for a checkpoint",
+    "the training takes so long that a minute more at its start, or a checkpoint, is worth it",
     observe("length"),
 )
 NO_OLD_CHECKPOINT = Assumption(
@@ -98,7 +98,7 @@ PADDING_UNREAD = Assumption(
 )
 COMPILES = Assumption(
     "compiles",
-    "the compiler sees through the forward pass, and all backward passes go with what it makes",
+    "torch can compile the forward pass, and no gradient is asked for twice or differentiated again",
     compare("rounded"),
 )
 LAYOUT_FREE = Assumption(
@@ -129,7 +129,11 @@ READ_WHOLE = Assumption(
     "what could not be read of the program (code that it makes and runs, or that calls it) changes nothing here",
     compare("rounded"),
 )
-SCRIPT_MENDED = Assumption("script-mended", "what stops the script today is mended first", compare("bitwise"))
+SCRIPT_MENDED = Assumption(
+    "script-mended",
+    "what stops the script with the libraries of today is mended first (`modern-api` says what it is)",
+    compare("bitwise"),
+)
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Assumption))
 BY_NAME = {assumption.name: assumption for assumption in ALL}
