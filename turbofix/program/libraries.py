@@ -591,6 +591,7 @@ _KINDS = {
     "trl.GRPOTrainer": "trainer",
     "transformers.TrainingArguments": "config",
     "transformers.Seq2SeqTrainingArguments": "config",
+    "trl.SFTConfig": "config",
     "transformers.DataCollatorWithPadding": "transform",
     "transformers.DataCollatorForLanguageModeling": "transform",
     "transformers.DataCollatorForSeq2Seq": "transform",

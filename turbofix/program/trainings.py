@@ -24,7 +24,7 @@ from turbofix.program.sites import FUNCTIONS
 from turbofix.program.unread import wish_at
 from turbofix.program.values import Class, Const, External, Function, Instance, Made, Sequence, Value, members
 
-_CLASSES = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
+_CLASSES = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments", "trl.SFTConfig")
 """What tells a trainer of transformers how to train."""
 
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer", "trl.SFTTrainer")
@@ -131,6 +131,8 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
         for name, value in settings.attributes.items():
             if name not in bound and settings.cls.find(name) is not None:
                 bound[name] = Passed(value)
+    if qualname == "trl.SFTConfig" and not ({"bf16", "fp16"} & bound.keys() and "gradient_checkpointing" in bound):
+        return None  # its own defaults of these differ from version to version
     arguments = {
         name: argument_from(each, origin.module, facts, analysis.reads) for name, each in sorted(bound.items())
     }
