@@ -71,11 +71,14 @@ def test_the_float16_rewrite_passes_and_without_unscale_fails(run: Run, tmp_path
     candidate = tmp_path / "candidate.py"
     shutil.copy(SCRIPT, candidate)
     run("apply", "--gpu", "turing", "--write", "candidate.py")
+    run("apply", "--gpu", "turing", "--likely", "--select", "crash-checkpoint", "--write", "candidate.py")
     text = candidate.read_text()
     assert text.count("            scaler.unscale_(optimizer)\n") == 1
     # the rewrite takes larger batches for the script's own accumulation
     code, answer = verified(run, "candidate.py", options=())
     assert (code, answer["verdict"]) == (0, "pass")
+    # what it keeps of an interrupted training does not run where nothing interrupts it
+    assert "not run, and so not verified: seq2seq.py, lines" in str(answer["reason"])
     candidate.write_text(text.replace("            scaler.unscale_(optimizer)\n", ""))
     code, answer = verified(run, "candidate.py", options=("--batch-size", "4", *SHORT))
     assert (code, answer["verdict"]) == (1, "fail")
