@@ -98,6 +98,10 @@ def test_a_script_in_a_package_that_is_called_like_a_library_means_its_own() -> 
     assert model.layers == {"torch.nn.Linear"}
     (model,) = program("tools/train.py", head, diffusers__nets_py=MODEL).models
     assert not model.layers_complete
+    # nor in the library's own repository
+    setup = 'import setuptools\nsetuptools.setup(name="diffusers")\n'
+    (model,) = program("diffusers/tools/train.py", head, diffusers__nets_py=MODEL, setup_py=setup).models
+    assert not model.layers_complete
 
 
 def test_a_module_that_one_folder_has_is_found_though_that_is_put_on_the_path_from_outside() -> None:

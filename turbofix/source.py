@@ -325,6 +325,8 @@ class Workspace:
         self._sources: dict[Path, Source | SourceError] = dict(given or {})
         self._texts: dict[Path, str] = {}
         self._roots: dict[Path, Path] = {}
+        self._listed: dict[tuple[Path, tuple[str, ...]], list[Path]] = {}  # by folder
+        self._beside: dict[tuple[Path, tuple[str, ...]], list[Path]] = {}  # by the folder of the script that asks
 
     def source(self, path: Path) -> Source | SourceError:
         """The file as it was first read, without the overlay."""
@@ -351,6 +353,7 @@ class Workspace:
         """The same files with other texts on top; what was read already is shared."""
         workspace = Workspace()
         workspace._sources, workspace._roots = self._sources, self._roots
+        workspace._listed, workspace._beside = self._listed, self._beside
         workspace._texts = {**self._texts, **texts}
         return workspace
 
@@ -373,6 +376,11 @@ class Workspace:
     def beside(self, entry: Path, *suffixes: str) -> list[Path]:
         """The Python files of the script's project, or those of some suffixes; without a project file, those below its
         own folder."""
-        root, own = self.root(entry), entry.absolute().parent
-        folder = root if is_root(root) else _hinted(own) if suffixes else own
-        return python_files(folder, suffixes or (".py",))[:_SEARCHED]
+        own = entry.absolute().parent
+        if (own, suffixes) not in self._beside:
+            root = self.root(entry)
+            key = root if is_root(root) else _hinted(own) if suffixes else own, suffixes or (".py",)
+            if key not in self._listed:
+                self._listed[key] = python_files(*key)[:_SEARCHED]
+            self._beside[own, suffixes] = self._listed[key]
+        return self._beside[own, suffixes]

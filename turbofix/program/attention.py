@@ -11,6 +11,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
+from itertools import islice
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -87,6 +89,8 @@ def unwanted_weights(analysis: Analysis) -> tuple[Unwanted, ...]:
 
 def _unwanted(analysis: Analysis, call: ast.Call, module: ModuleFile) -> Unwanted | None:
     named = {each.arg: each.value for each in call.keywords}
+    if not {None, "need_weights", "attn_implementation"} & {*named} and "MultiheadAttention" not in module.text:
+        return None
     site = analysis.facts.places.site(call, module)
     if "MultiheadAttention" in module.text and _made_as(analysis, module, call.func).endswith("nn.MultiheadAttention"):
         asked = named.get("need_weights") or next(iter(call.args[4:5]), None)
@@ -155,6 +159,12 @@ def _attentions(analysis: Analysis) -> Iterator[Attention]:
     made |= {frame.function.node for frame in analysis.execution.frames.values() if frame.function}
     against: list[str | None] = []
     texts = "\n".join(each.text for each in analysis.execution.modules.values())
+
+    @cache
+    def is_named(cls: str) -> bool:
+        found = re.finditer(rf"{cls}\b(?<!\w{cls})(?<!super\({cls})", texts)  # a word at its head is found fast
+        return len([*islice(found, len("xy"))]) > 1
+
     for module in analysis.execution.modules.values():
         if "oftmax" not in module.text:
             continue
@@ -165,7 +175,7 @@ def _attentions(analysis: Analysis) -> Iterator[Attention]:
             if not analysis.facts.at(call) and not any(each in made for each in outer):
                 continue
             classes = [each for each in outer if isinstance(each, ast.ClassDef) and not each.decorator_list]
-            if any(len(re.findall(rf"(?<!super\()\b{each.name}\b", texts)) < len("xy") for each in classes):
+            if not all(map(is_named, {each.name for each in classes})):
                 continue  # nothing but its own definition names it
             found = _Reading(analysis, call, module).attention()
             if found is not None:

@@ -236,9 +236,8 @@ def _copied(analysis: Analysis, layers: Iterable[tuple[ast.expr, ast.expr, Modul
     above = [each for node, _, module in layers for each in places.ancestors(node, module)]
     found = [each.name for each in above if isinstance(each, ast.ClassDef)]
     again = re.compile(rf"^class (?:{'|'.join(found)})\b.*?(?:Batch|Instance)Norm", re.MULTILINE | re.DOTALL)
-    known = {path.absolute() for path in execution.modules}
-    for path in execution.beside() if found else ():
-        text = execution.read(path) or "" if path.absolute() not in known else ""
+    for path in execution.elsewhere if found else ():
+        text = execution.read(path) or ""
         if "backward(" not in text and again.search(text):  # else a training of its own
             copy = f"a copy of the class in {path.parent.name}/{path.name}"
             return Hazard(f"{copy} keeps it: what is trained without does not load there", places.site(layer, home))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import field
+from functools import cached_property
 from pathlib import Path
 
 from turbofix.nodes import walk
@@ -47,6 +48,12 @@ class Execution:
     beside: Beside = nothing_beside  # the project's files, also those that this script does not import
     # configuration files that were read although no path names them; all files where settings were taken for options
     guessed: frozenset[Path] = frozenset()
+
+    @cached_property
+    def elsewhere(self) -> Sequence[Path]:
+        """The project's files that this script does not import: another one may run them."""
+        known = {path.absolute() for path in self.modules}
+        return [path for path in map(Path.absolute, self.beside()) if path not in known]
 
 
 def execute(

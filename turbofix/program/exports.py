@@ -50,9 +50,8 @@ def takers_outside(
     """
     own = {module.path.stem, module.path.parent.name}
     words = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(own)))})\b")
-    known = {path.absolute() for path in analysis.execution.modules}
-    for path in analysis.execution.beside():
-        text = analysis.execution.read(path) if path.absolute() not in known else None
+    for path in analysis.execution.elsewhere:
+        text = analysis.execution.read(path)
         if text is None or not words.search(text) or not any(name in text for name in names) or not where(text):
             continue
         for node in () if unreadable(text) else _taken(parse(text), path, module.path, analysis, names):
@@ -93,6 +92,9 @@ def _taken(tree: ast.Module, path: Path, source: Path, analysis: Analysis, names
 
 def _leads_to(name: str, level: int, path: Path, source: Path, analysis: Analysis) -> bool:
     """Whether an import in the file ``path`` leads to the file ``source``: the nearest one counts."""
+    last = name.rpartition(".")[2]
+    if last not in (source.stem, source.parent.name) if last else source.name != "__init__.py":
+        return False
     root = analysis.execution.root
     folders = [folder for folder in path.absolute().parents if folder == root or root in folder.parents]
     if level:

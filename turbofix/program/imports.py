@@ -30,6 +30,7 @@ from turbofix.program.values import (
     join_all,
     members,
 )
+from turbofix.program.wording import Wording
 from turbofix.regex import regex
 from turbofix.searched import added_folders
 
@@ -120,9 +121,17 @@ def find(interp: Interpreter, dotted: str, importer: ModuleFile, level: int = 0)
 
 
 def _is_a_library(interp: Interpreter, package: str) -> bool:
-    """Whether a name is a library's whatever files there are: not where the script lies in a package of that name."""
+    """Whether a name is a library's whatever files there are: not where the script lies in a package of that name,
+    unless that is the library itself: what is known of it says more than its code, and takes no time."""
     home = (folder for folder in interp.folders if folder.name == package and folder != interp.root)
-    return package in libraries.EXTERNAL and not any(interp.root in folder.parents for folder in home)
+    own = package in libraries.EXTERNAL and any(interp.root in folder.parents for folder in home)
+    return package in libraries.EXTERNAL and not (own and not _builds(interp, package))
+
+
+def _builds(interp: Interpreter, package: str) -> bool:
+    """Whether the project is built as that package."""
+    named = re.compile(rf"\bname\s*=\s*[\"']{package.replace('_', '[-_]')}[\"']")
+    return any(named.search(interp.read(interp.root / each) or "") for each in ("setup.py", "pyproject.toml"))
 
 
 def _load_from(interp: Interpreter, folder: Path, file: str, name: str) -> ModuleFile | None:
@@ -154,7 +163,7 @@ def import_modules(interp: Interpreter, node: ast.Import) -> None:
         interp.bind(top, value)
 
 
-_REGISTERING = regex(r"^\s*@[\w.]*regist", re.MULTILINE | re.IGNORECASE)
+_REGISTERING = Wording(("regist",), regex(r"^\s*@[\w.]*regist", re.MULTILINE | re.IGNORECASE))
 
 
 def _log(interp: Interpreter, dotted: str, value: Value, node: ast.AST) -> None:
@@ -162,7 +171,7 @@ def _log(interp: Interpreter, dotted: str, value: Value, node: ast.AST) -> None:
     if type(value) is ModuleValue:
         module = value.module
         alone = module.path.name == "__init__.py" and interp.frame.module.text.count(module.name) == 1
-        if alone or _REGISTERING.search(module.text):
+        if alone or _REGISTERING.is_in(module.text):
             run(interp, module)
     if type(value) is ModuleValue or (type(value) is External and libraries.dropped(dotted) is not None):
         interp.event("import", node, dotted, None, None, value)
@@ -358,9 +367,8 @@ def _by_its_own_name(interp: Interpreter, node: ast.ImportFrom, here: ModuleFile
         return None
     module = find(interp, inner, here) if inner else None
     if module is None:
-        sought = f"/{(node.module or '').replace('.', '/')}".casefold()
-        files = ((each.with_suffix("").as_posix().casefold(), each) for each in interp.beside() if each != here.path)
-        same = [each for name, each in files if name.endswith(sought)]
+        sought = f"/{(node.module or '').replace('.', '/')}.py".casefold()
+        same = [each for each in interp.beside() if each != here.path and each.as_posix().casefold().endswith(sought)]
         module = load(interp, same[0], package) if len(same) == 1 else None
     names = [alias.name for alias in node.names]
     return module if module is not None and all(member(interp, module, each) is not None for each in names) else None

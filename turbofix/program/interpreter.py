@@ -112,7 +112,7 @@ class Interpreter:
     # CPython finds the attributes of an object that has more than thirty by looking for them each time, but for slots.
     __slots__ = (
         *("read", "root", "beside", "folders", "modules", "sought", "module_controls", "roots", "loops", "loop_depth"),
-        "call_depth",
+        *("call_depth", "counts_of_dead"),
         *("budget", "glance", "changed", "in_order", "functions", "classes", "called", "frames", "active", "counts"),
         *("counted", "summaries", "instances", "made", "opaques", "flags", "forwarded", "fetched", "default_device"),
         *("_settings", "_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "expressions"),
@@ -146,6 +146,7 @@ class Interpreter:
         self.handed: list[tuple[Value, ast.AST, Control, Frame]] = []  # what a call that is not followed may call
         self.active: set[ast.AST] = set()
         self.counts: dict[ast.AST, int] = {}  # how often each function was called, each class's object made
+        self.counts_of_dead: dict[ast.AST, int] = {}  # the same in branches that never run
         self.counted: list[ast.AST] = []  # these functions and classes as they were called
         self.summaries: dict[ast.AST, Value] = {}
         self.instances: dict[ast.AST, Instance] = {}
@@ -533,7 +534,7 @@ class Interpreter:
         live, dead = (node.body, node.orelse) if truth else (node.orelse, node.body)
         if dead:
             before = scope.names
-            scope.names, counts = dict(before), self.counts.copy()
+            scope.names, counts, self.counts = dict(before), self.counts, self.counts_of_dead
             self.enter("if", node, "dead", decided=True)
             self.block(dead)
             self.control, self.counts = up, counts  # what never happens is no reason to look at what does less often

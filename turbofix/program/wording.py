@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -17,6 +18,12 @@ class Wording(NamedTuple):
 
     def is_in(self, text: str) -> bool:
         """Whether a text says something of the kind."""
-        searched = text.casefold() if self.pattern is not None and self.pattern.flags & re.IGNORECASE else text
-        found = any(word in searched for word in self.words)
-        return found and (self.pattern is None or self.pattern.search(text) is not None)
+        return _is_said(self, text)
+
+
+@lru_cache(4096)
+def _is_said(wording: Wording, text: str) -> bool:
+    """A module is asked for by each script that imports it."""
+    pattern = wording.pattern
+    searched = text.casefold() if pattern is not None and pattern.flags & re.IGNORECASE else text
+    return any(word in searched for word in wording.words) and (pattern is None or pattern.search(text) is not None)
