@@ -11,6 +11,7 @@ import pytest
 
 from turbofix.findings import Risk
 from turbofix.verify import Options, Request, Stage, verify
+from turbofix.verify.leading import leading_imports
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="runs are forked on Linux alone")
@@ -89,3 +90,27 @@ def test_what_the_script_has_a_say_in_is_left_to_it(libraries: Path, tmp_path: P
     command = [sys.executable, "-c", WATCHED, str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.splitlines()[-1] == told
+
+
+def test_the_first_run_begins_with_what_the_script_imports_before_it_does_anything_else(tmp_path: Path) -> None:
+    def begins(text: str, **modules: str) -> tuple[str, ...]:
+        for name, module in modules.items():
+            (tmp_path / f"{name}.py").write_text(module)
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        return leading_imports(script, Path.read_bytes)
+
+    assert begins('"""Trains."""\nimport os, json\nfrom torch import nn\nx = 1\nimport later\n') == (
+        "os",
+        "json",
+        "torch",
+    )
+    # its own modules import before it goes on; one that changes the environment has a say in what comes next
+    own = {
+        "nets": "import torchvision.models as zoo\nclass Net: pass\n",
+        "places": "import sys\nsys.path.append('..')\n",
+    }
+    assert begins("import nets\nfrom nets import Net\nimport einops\n", **own) == ("torchvision.models", "einops")
+    assert begins("import nets, places\nimport einops\n", **own) == ("torchvision.models", "sys")
+    (tmp_path / "datasets").mkdir()  # where its modules are is not known
+    assert begins("import math\nimport datasets\nimport einops\n") == ("math",)

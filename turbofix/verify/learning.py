@@ -12,6 +12,7 @@ from turbofix.findings import Risk
 from turbofix.records import dataclass
 from turbofix.verify import changes, printed, verdict
 from turbofix.verify.late import late
+from turbofix.verify.leading import leading_imports
 from turbofix.verify.probe.levels import DENIALS, OVERLAY
 from turbofix.verify.probe.thresholds import CLOSE, ENDINGS, FEWEST_STEPS, ROUNDED, Tolerance
 from turbofix.verify.request import Progress, Request, Stage, names_of
@@ -115,6 +116,7 @@ class Original:
         self._dropout = all(stage.risk is Risk.EXACT for stage in request.stages)
         self.log: Mapping[str, Any] = {}
         self.repeats = False  # as far as is known
+        self._ahead = True  # libraries are imported ahead of the runs
         self._printed: list[list[printed.Line]] = []
         self._disturbed: dict[int | None, Mapping[str, Any]] = {}  # by the steps that were taken
         self._widened = False  # by what those runs say
@@ -128,8 +130,11 @@ class Original:
 
     def watch(self) -> None:
         """Run the original; ``Inconclusive`` with the reason where there is nothing to compare with."""
+        begins = leading_imports(self.script, self._request.content) if self._ahead else ()
+        self._child.imports = begins
         first = self._run("the script as it is", {})
-        self._child.imports = tuple(first.log.get("imports", ()))
+        self._ahead = self._ahead and self._child.imports == begins  # they spoilt what runs are forked from
+        self._child.imports = tuple(dict.fromkeys((*begins, *first.log.get("imports", ())))) if self._ahead else ()
         if first.how == "shorten":
             self._plan = first.log["shorten"]
             first = self._run("the script as it is", {})
@@ -159,7 +164,8 @@ class Original:
         inequality = None if again.complaint else verdict.first_inequality(self._cut(until), again.log)
         if self._child.imports and (again.complaint or inequality):
             self._child.close()
-            self._child.imports = ()
+            self._ahead = False
+            self.watch()
             self.demand_repeatable(until)
             return False
         if again.complaint:

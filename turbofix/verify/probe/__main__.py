@@ -127,9 +127,9 @@ def _serve(configuration: dict[str, Any], line: _Line) -> None:
             order = json.loads(text)
             if not configuration["forks"]:
                 os._exit(_run(configuration, order, line))
-            if order["imports"] and not ahead:
-                ahead = order["imports"]
-                if not _module("ahead").import_all(ahead, remap=order["remap"]):
+            if more := [each for each in order["imports"] if each not in ahead]:
+                ahead += more
+                if not _module("ahead").import_all(more, remap=order["remap"]):
                     line.say({"spoilt": True})
                     return
             status = _fork_run(configuration, order, line)

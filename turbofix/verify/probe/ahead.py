@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
+import importlib.util
 import io
 import os
 import sys
@@ -75,6 +75,9 @@ def import_all(names: Iterable[str], *, remap: bool) -> bool:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for name in names:
             with contextlib.suppress(Exception, SystemExit):
+                found = importlib.util.find_spec(name.partition(".")[0])
+                if found is None or (found.has_location and not _is_library(found.origin or "")):
+                    break  # the script's, which may change its environment
                 importlib.import_module(name)
     gc.freeze()
     gc.enable()
