@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turbofix.assumptions import ON_GPU, SAME_FORMULA, Assumption
-from turbofix.codemod import Codemod
+from turbofix.codemod import Codemod, SharedPlan
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, Worth
+from turbofix.findings import Evidence, Finding, Site, Worth
 from turbofix.program.model import Listed, TrainingProgram
+from turbofix.records import dataclass
 from turbofix.regex import regex
 
 NAMED = regex(r"\{((?:torch|numpy)\.\w+)\}")
@@ -22,17 +23,23 @@ def made_at_once(codemod: Codemod, program: TrainingProgram, assumes: Assumption
             unsure = not on_gpu or each.unplaced or not program.device.reaches_cuda
             seen = (Evidence("selected by a mask" if each.more else "made in Python", each.site),)
             yield codemod.finding(
-                each.site, each.message, plan=each, evidence=seen, assumes=(assumes,) * unsure, worth=Worth.SOME
+                each.site, each.message, plan=AtOnce(each), evidence=seen, assumes=(assumes,) * unsure, worth=Worth.SOME
             )
 
 
-def write(made: Listed, edit: Edit) -> None:
-    """Put the one call in the place of the list."""
-    name = ""
-    if made.above is not None:
-        statement, name, source = made.above
-        name = edit.free_name(name, statement)
-        edit.before(statement, f"{name} = {source}")
-    for site, text in ((made.site, made.text), *made.more):
-        told = NAMED.sub(lambda found: edit.name(found[1], made.site), text)
-        edit.replace(site, told.replace("{above}", name))
+@dataclass(frozen=True)
+class AtOnce(SharedPlan):
+    """The one call in the place of the list."""
+
+    made: Listed
+
+    def write(self, place: Site, edit: Edit) -> None:
+        """Put it there."""
+        made, name = self.made, ""
+        if made.above is not None:
+            statement, name, source = made.above
+            name = edit.free_name(name, statement)
+            edit.before(statement, f"{name} = {source}")
+        for site, text in ((made.site, made.text), *made.more):
+            told = NAMED.sub(lambda found: edit.name(found[1], place), text)
+            edit.replace(site, told.replace("{above}", name))

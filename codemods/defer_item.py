@@ -49,11 +49,11 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_guard, of_loop, of_sum
-from turbofix.program.model import Accumulator, Listed, Step, Sync, TrainingProgram
+from turbofix.program.model import Accumulator, Step, Sync, TrainingProgram
 
 from ._deferring import Deferral, detached_sum, timed_line
 from ._frameworks import LEFT
-from ._listed import made_at_once, write
+from ._listed import made_at_once
 from ._loaders import ONCE, is_once
 from ._pages import page_of, pages_of
 from ._staying import Told, Waiting, is_shown_now_and_then, outlook, within
@@ -170,9 +170,6 @@ def leaks(program: TrainingProgram) -> Iterator[Finding]:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Keep the value on the device, and read it where somebody looks."""
     plan = finding.plan
-    if isinstance(plan, Listed):
-        write(plan, edit)
-        return
     actions = detached_sum(page_of(edit, plan.update), plan) if isinstance(plan, Accumulator) else plan
     assert isinstance(actions, (list, tuple))
     for action in actions:

@@ -52,9 +52,9 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop
-from turbofix.program.model import Creation, Evaluation, Guard, Listed, MovedAgain, Placement, Step, TrainingProgram
+from turbofix.program.model import Creation, Evaluation, Guard, MovedAgain, Placement, Step, TrainingProgram
 
-from ._listed import made_at_once, write
+from ._listed import made_at_once
 from ._loaders import ONCE, is_once
 from ._precision import filled, on_a_gpu
 
@@ -141,9 +141,6 @@ def is_seldom(guard: Guard, *, kept: bool = False) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Tell the call the device, and take the copy away."""
     plan = finding.plan
-    if isinstance(plan, Listed):
-        write(plan, edit)
-        return
     if isinstance(plan, MovedAgain):
         if plan.alike:
             name = edit.free_name(plan.name, plan.statement)

@@ -49,10 +49,10 @@ from turbofix.assumptions import ON_GPU, READ_WHOLE, RECENT_TORCH, SAME_FORMULA
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
-from turbofix.program.model import Averaging, Listed, TrainingProgram
+from turbofix.program.model import Averaging, TrainingProgram
 
 from ._frameworks import LEFT
-from ._listed import made_at_once, write
+from ._listed import made_at_once
 from ._precision import on_a_gpu, version
 
 codemod = Codemod(
@@ -102,9 +102,6 @@ def kind_of(averaging: Averaging) -> str:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Put the tensors into two lists, and call what takes lists."""
     plan = finding.plan
-    if isinstance(plan, Listed):
-        write(plan, edit)
-        return
     assert isinstance(plan, Averaging)
     at = plan.loop
     if plan.renewed:

@@ -49,9 +49,9 @@ from turbofix.assumptions import READ_WHOLE, RECENT_TORCH, SAME_FORMULA
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
-from turbofix.program.model import Formula, Listed, TrainingProgram
+from turbofix.program.model import Formula, TrainingProgram
 
-from ._listed import made_at_once, write
+from ._listed import made_at_once
 from ._precision import version
 
 codemod = Codemod(
@@ -115,9 +115,6 @@ def why_not(program: TrainingProgram, formula: Formula) -> str | None:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Replace the expression by a call, and take out what led to it."""
     formula = finding.plan
-    if isinstance(formula, Listed):
-        write(formula, edit)
-        return
     assert isinstance(formula, Formula)
     norm = formula.eps is not None
     function = {"gelu_tanh": "gelu", "rms_norm": "rms_norm"}.get(formula.kind, "layer_norm" if norm else formula.kind)

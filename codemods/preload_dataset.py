@@ -54,9 +54,9 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import Listed, Preload, TrainingProgram
+from turbofix.program.model import Preload, TrainingProgram
 
-from ._listed import made_at_once, write
+from ._listed import made_at_once
 from ._loaders import ONCE, ONE_PASS, called, is_in_the_way, is_read_once, trains_again, unfollowed
 from ._once import ROOM, take_whole
 
@@ -111,8 +111,5 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Hand the loader to a function that makes its items once."""
     plan = finding.plan
-    if isinstance(plan, Listed):
-        write(plan, edit)
-        return
     assert isinstance(plan, Preload)
     take_whole(plan, edit)

@@ -362,18 +362,7 @@ def apply(  # noqa: PLR0913
     if verify:
         if paths is None or len(paths) != 1 or Path(paths[0]).is_dir():
             raise ConfigError("--verify runs one script: turbofix apply --verify SCRIPT -- ARGS")
-        options = verify_options(
-            steps=steps,
-            repeats=repeats,
-            timeout=timeout,
-            python=python,
-            device=device,
-            seed=seed,
-            memory=gibibytes(memory),
-            disk=gibibytes(disk),
-            isolation=isolation,
-            keep_scratch=keep_scratch,
-        )
+        options = options_of_runs(context)
         return apply_verified(Path(paths[0]), script_arguments(context), chosen, options, output, write)
     refuse_script_arguments(context)
     if paths is not None and STDIN in paths:
@@ -435,18 +424,7 @@ def verify(  # noqa: PLR0913
 ) -> int:
     """Run the script as it is and as rewritten, and compare learning, speed and memory; its arguments follow `--`."""
     chosen = choose(select, ignore, risk, gpu, torch_version)
-    options = verify_options(
-        steps=steps,
-        repeats=repeats,
-        timeout=timeout,
-        python=python,
-        device=device,
-        seed=seed,
-        memory=gibibytes(memory),
-        disk=gibibytes(disk),
-        isolation=isolation,
-        keep_scratch=keep_scratch,
-    )
+    options = options_of_runs(context)
     arguments = script_arguments(context)
     try:
         if candidate is None:
@@ -552,16 +530,12 @@ def apply_verified(  # noqa: PLR0913
     return FAILED if errors else CLEAN
 
 
-def verify_options(**given: Any) -> Options:
-    """How the runs are to be made: what was given, and the defaults of ``Options``."""
+def options_of_runs(context: typer.Context) -> Options:
+    """How the runs are to be made: what the command line gives, and the defaults of ``Options``."""
     from turbofix.verify import Options
 
-    return Options(**{name: value for name, value in given.items() if value is not None})
-
-
-def gibibytes(number: float | None) -> int | None:
-    """A number of GiB in bytes."""
-    return None if number is None else int(number * (1 << 30))
+    given = {name: context.params[name] for name in vars(Options()) if context.params[name] is not None}
+    return Options(**given | {name: int(given[name] * (1 << 30)) for name in ("memory", "disk") if name in given})
 
 
 def no_verdict(reason: str, options: Options) -> Verification:

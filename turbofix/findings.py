@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 
 
 @total_ordering
-class Risk(enum.Enum):
+class _Ordered(enum.Enum):
+    """One of several, in the order in which they are listed."""
+
+    def __lt__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        order = list(type(self))
+        return order.index(self) < order.index(other)
+
+
+class Risk(_Ordered):
     """The promise that a rewrite makes about the training (see the contract in the README).
 
     ``EXACT``: the same program, faster; every loss the same bit for bit. ``EQUIVALENT``: the same training
@@ -34,15 +44,8 @@ class Risk(enum.Enum):
     EQUIVALENT = "equivalent"
     RECIPE = "recipe"
 
-    def __lt__(self, other: object) -> bool:
-        if not isinstance(other, Risk):
-            return NotImplemented
-        order = list(Risk)
-        return order.index(self) < order.index(other)
 
-
-@total_ordering
-class Worth(enum.Enum):
+class Worth(_Ordered):
     """How much of a training's time a rewrite may save, as far as is known before it was measured: it ranks findings.
 
     ``HIGH``: a tenth of the step or more on the GPUs of a data center, where the training is limited by what it
@@ -52,12 +55,6 @@ class Worth(enum.Enum):
     HIGH = "high"
     SOME = "some"
     SMALL = "small"
-
-    def __lt__(self, other: object) -> bool:
-        if not isinstance(other, Worth):
-            return NotImplemented
-        order = list(Worth)
-        return order.index(self) < order.index(other)
 
 
 @dataclass(frozen=True)

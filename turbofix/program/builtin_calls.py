@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from turbofix.program import access, calls, externals, imports
 from turbofix.program.events import Arguments
-from turbofix.program.tensors import hosts_in, joined_hosts, read_on_host, result_of, tensors_in
+from turbofix.program.tensors import joined_hosts, read_on_host, result_of, tensors_in
 from turbofix.program.values import (
     NEVER,
     NONE,
@@ -206,7 +206,7 @@ def _arithmetic(interp: Interpreter, name: str, arguments: Arguments, node: ast.
         if name in ("max", "min") and len(arguments.positions) > 1:
             interp.event("sync", node, "bool", join_all(tensors))
         return result_of(tensors, interp.origin(node))
-    hosts = [host for value in values for host in hosts_in(value, 0)]
+    hosts = [host for value in values for host in tensors_in(value, 0, Host)]
     if hosts:
         return joined_hosts(hosts)
     if name in ("max", "min") and len(arguments.positions) > 1:

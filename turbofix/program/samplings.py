@@ -21,7 +21,7 @@ from turbofix.program.events import Event
 from turbofix.program.facts import Frame, argument_for
 from turbofix.program.graphless import CUTTING, KEEPING, PLAIN, asks, does_nothing_else, given_away, imports_asking
 from turbofix.program.model import Evaluation, Sampling, Step
-from turbofix.program.names import dotted, parameters
+from turbofix.program.names import dotted, parameters, targets
 from turbofix.program.objects import autocasts_around, model_sites, outermost
 from turbofix.program.regions import no_grad
 from turbofix.program.values import (
@@ -241,15 +241,15 @@ class _Search:
             if isinstance(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)) or asks(node):
                 return False
             if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                places = [each for target in targets for each in _places(target)]
+                written = node.targets if isinstance(node, ast.Assign) else [node.target]
+                places = [each for target in written for each in targets(target) if not isinstance(each, ast.Name)]
                 if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
                     places += [node.target]  # a tensor is changed in place
                 if any(not self._is_own(each, frames) for each in places) and self.may_hold(node.value, frames):
                     return False
             elif isinstance(node, (ast.For, ast.withitem, ast.comprehension)):
                 target = node.optional_vars if isinstance(node, ast.withitem) else node.target
-                if target is not None and any(True for _ in _places(target)):
+                if target is not None and any(not isinstance(each, ast.Name) for each in targets(target)):
                     return False
             elif isinstance(node, ast.Call):
                 entered = [
@@ -384,17 +384,6 @@ def _may_hold_graph(value: Value | None) -> bool:
         elif not isinstance(member, _PLAIN_VALUES) and not (isinstance(member, Unknown) and member.number):
             return True
     return False
-
-
-def _places(target: ast.expr) -> Iterator[ast.expr]:
-    """The attributes and items among the targets of an assignment."""
-    if isinstance(target, (ast.Tuple, ast.List)):
-        for each in target.elts:
-            yield from _places(each)
-    elif isinstance(target, ast.Starred):
-        yield from _places(target.value)
-    elif not isinstance(target, ast.Name):
-        yield target
 
 
 def _binds(write: ast.AST, name: str) -> bool:

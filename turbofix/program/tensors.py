@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from turbofix.program import libraries
 from turbofix.program.events import Arguments
@@ -108,23 +109,23 @@ _SINGLE = frozenset({Const, Opaque, Unknown, External, Instance, Made, Option, F
 """What most values are that are passed: nothing that holds tensors, nor numbers read from them."""
 
 
-def tensors_in(value: Value | None, depth: int = 3) -> Iterator[Tensor]:
-    """The tensors that a value can be, or holds in its tuples and dicts."""
+def tensors_in(value: Value | None, depth: int = 3, kind: type[Value] = Tensor) -> Iterator[Any]:
+    """The tensors, or values of another kind, that a value can be, or holds in its tuples and dicts."""
     for member in members(value):
-        if type(member) is Tensor:
+        if type(member) is kind:
             yield member
         elif depth and type(member) is Sequence:
             for item in member.items or ():
-                yield from tensors_in(item, depth - 1)
+                yield from tensors_in(item, depth - 1, kind)
             if member.element is not None:
-                yield from tensors_in(member.element, depth - 1)
+                yield from tensors_in(member.element, depth - 1, kind)
         elif depth and isinstance(member, Mapping):
             for entry in member.entries.values():
-                yield from tensors_in(entry.value, depth - 1)
+                yield from tensors_in(entry.value, depth - 1, kind)
             if member.element is not None:
-                yield from tensors_in(member.element, depth - 1)
+                yield from tensors_in(member.element, depth - 1, kind)
         elif depth and type(member) is Iterated:
-            yield from tensors_in(member.element, depth - 1)
+            yield from tensors_in(member.element, depth - 1, kind)
 
 
 def tensors_passed(arguments: Arguments) -> list[Tensor]:
@@ -138,23 +139,9 @@ def tensors_passed(arguments: Arguments) -> list[Tensor]:
     return found
 
 
-def hosts_in(value: Value | None, depth: int = 2) -> Iterator[Host]:
-    """The values read from tensors that a value can be, or holds in its tuples."""
-    for member in members(value):
-        if type(member) is Host:
-            yield member
-        elif depth and type(member) is Sequence:
-            for item in member.items or ():
-                yield from hosts_in(item, depth - 1)
-            if member.element is not None:
-                yield from hosts_in(member.element, depth - 1)
-        elif depth and type(member) is Iterated:
-            yield from hosts_in(member.element, depth - 1)
-
-
 def hosts_passed(arguments: Arguments) -> list[Host]:
     """The values read from tensors among the arguments."""
-    return [host for value in arguments.values() if type(value) not in _SINGLE for host in hosts_in(value)]
+    return [host for value in arguments.values() if type(value) not in _SINGLE for host in tensors_in(value, 2, Host)]
 
 
 def elements_passed(arguments: Arguments) -> bool:
