@@ -23,6 +23,9 @@ class MemoryWorkspace:
     def read(self, path: Path, /) -> str | None:
         return self.texts.get(path)
 
+    def file(self, place: str, /) -> Path | None:
+        return Path(place) if Path(place) in self.texts else None
+
     def with_texts(self, texts: Mapping[Path, str], /) -> MemoryWorkspace:
         return MemoryWorkspace({**self.texts, **texts})
 

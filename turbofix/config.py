@@ -5,6 +5,7 @@ Also what a file says about itself: the suppression comments, and what a project
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import io
 import re
@@ -338,11 +339,17 @@ def _requirements(folder: Path, name: str) -> Iterable[str]:
         version = poetry.get("version") if isinstance(poetry, dict) else poetry
         if isinstance(version, str):
             yield f"{name} {version.replace('^', '>=').replace('~', '>=')}"
+    yield from _required_lines(folder)
+
+
+@lru_cache(256)
+def _required_lines(folder: Path) -> tuple[str, ...]:
+    """The lines of a folder's files of requirements: each script in it asks for them, for several packages."""
+    lines: list[str] = []
     for file in sorted(each for pattern in REQUIREMENTS for each in folder.glob(pattern)):
-        try:
-            yield from file.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            lines += file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return tuple(lines)
 
 
 def lower_bound(requirement: str, name: str = "torch") -> tuple[int, int] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ def followed(entry: Path, workspace: Workspace) -> Iterator[Path]:
         added += added_folders(text, path, root)
         new = [place for place in dict.fromkeys(_places(text, path, entry, root, added)) if place not in seen]
         seen.update(new)
-        waiting += [file for file in map(Path, new) if workspace.read(file) is not None]
+        waiting += [file for place in new if (file := workspace.file(place)) is not None]
 
 
 def searched(path: Path, workspace: Workspace) -> Sequence[Path]:
@@ -124,10 +125,13 @@ def _places(text: str, importer: Path, entry: Path, root: Path, added: Sequence[
                 yield f"{folder}__init__.py"
 
 
-def _imported_names(text: str) -> Iterable[str]:
+@lru_cache(_FILES_SEARCHED)
+def _imported_names(text: str) -> Sequence[str]:
+    names: list[str] = []
     for module, members, modules in _IMPORT.findall(text):
         if module:
-            yield module
+            names.append(module)
             dot = "" if module.endswith(".") else "."
-            yield from (module + dot + words[0] for part in members.split(",") if (words := part.split()))
-        yield from (words[0] for part in modules.split(",") if (words := part.split()))
+            names += (module + dot + words[0] for part in members.split(",") if (words := part.split()))
+        names += (words[0] for part in modules.split(",") if (words := part.split()))
+    return names

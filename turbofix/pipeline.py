@@ -58,6 +58,9 @@ class Workspace(Protocol):
     def read(self, path: Path, /) -> str | None:
         """The text of a file, or None where there is none."""
 
+    def file(self, place: str, /) -> Path | None:
+        """The path of a file, where there is one that can be read."""
+
     def with_texts(self, texts: Mapping[Path, str], /) -> Self:
         """The same workspace with other texts for some files."""
 
@@ -828,8 +831,8 @@ def collect_what_is_left() -> None:
         _left = 0
 
 
-_MANY_OBJECTS = 1_000_000
-"""As many as some 20,000 lines leave; a look takes half a second."""
+_MANY_OBJECTS = 2_000_000
+"""As many as some 40,000 lines leave; a look takes a second."""
 
 _left = 0
 """How many objects the programs since the last look have left."""

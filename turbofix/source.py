@@ -324,6 +324,7 @@ class Workspace:
         """``given`` are sources that did not come from disk (standard input), by the path they go under."""
         self._sources: dict[Path, Source | SourceError] = dict(given or {})
         self._texts: dict[Path, str] = {}
+        self._files: dict[str, Path | None] = {}
         self._roots: dict[Path, Path] = {}
         self._listed: dict[tuple[Path, tuple[str, ...]], list[Path]] = {}  # by folder
         self._beside: dict[tuple[Path, tuple[str, ...]], list[Path]] = {}  # by the folder of the script that asks
@@ -340,6 +341,13 @@ class Workspace:
             return self._texts[path]
         source = self.source(path)
         return source.text if isinstance(source, Source) else None
+
+    def file(self, place: str) -> Path | None:
+        """The path of a file, where there is one that can be read: the same are looked for by many scripts."""
+        if place not in self._files:
+            path = Path(place)
+            self._files[place] = path if self.read(path) is not None else None
+        return self._files[place]
 
     def cells(self, path: Path) -> Cells | None:
         """Where the lines of the current text of a notebook stand in its cells; None for any other file."""
@@ -361,6 +369,7 @@ class Workspace:
         """Read these files again when they are next asked for: they were written."""
         for path in paths:
             self._sources.pop(path, None)
+            self._files.pop(str(path), None)
 
     def root(self, entry: Path) -> Path:
         """The project's folder: the nearest one above the script with a project file.

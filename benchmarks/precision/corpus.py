@@ -120,6 +120,10 @@ class Checkout:
             self.seen.add(path)
         return text
 
+    def file(self, place: str) -> Path | None:
+        """The path of a file, where there is one that can be read."""
+        return Path(place) if self.read(Path(place)) is not None else None
+
     def with_texts(self, texts: Mapping[Path, str]) -> Checkout:
         """The same files with other texts for some."""
         return Checkout(self.folder, self.files.with_texts(texts), self.seen)

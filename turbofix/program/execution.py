@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import field
@@ -19,6 +18,7 @@ from turbofix.program.scopes import Beside, Frame, Lazy, ModuleFile, Reader, Sco
 from turbofix.program.syntax import own_nodes
 from turbofix.program.tensors import tensors_in, tensors_passed, with_roles
 from turbofix.program.values import Bound, Class, Function, Instance, Opaque, Origin, Tensor, Value, join_all, members
+from turbofix.program.wording import Wording
 from turbofix.records import dataclass
 
 __all__ = ["Beside", "Execution", "ModuleFile", "Reader", "Scope", "execute", "nothing_beside"]
@@ -130,7 +130,7 @@ def _run_handed(interp: Interpreter) -> str | None:
 
 
 _PARTS = ("training_step", "train_step", "fit_batch", "compute_loss")
-_STEPPING = re.compile(r"\.backward\(|def training_step\(")
+_STEPPING = Wording((".backward(", "def training_step("))
 _STARTING = ("train", "fit", "run", "step", "optimize")
 
 
@@ -150,9 +150,9 @@ def _unfollowed(interp: Interpreter, entry: ModuleFile) -> Iterator[str]:
             yield f"What {place} calls (`{ast.unparse(called)}`) was not followed."
     executed = {each.path for each in interp.modules.values() if each is not None and each.executed}
     for path in interp.beside() if "train" in entry.text else ():
-        found = _STEPPING.search(interp.read(path) or "") if path not in executed else None
-        if found is not None:
-            line = found.string.count("\n", 0, found.start()) + 1
+        text = interp.read(path) or "" if path not in executed else ""
+        if _STEPPING.is_in(text):
+            line = text.count("\n", 0, min(found for each in _STEPPING.words if (found := text.find(each)) >= 0)) + 1
             yield f"A part of a training stands on line {line} of {path.name}: no way to it was seen from here."
 
 

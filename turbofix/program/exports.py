@@ -52,7 +52,7 @@ def takers_outside(
     words = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(own)))})\b")
     for path in analysis.execution.elsewhere:
         text = analysis.execution.read(path)
-        if text is None or not words.search(text) or not any(name in text for name in names) or not where(text):
+        if text is None or not any(name in text for name in names) or not words.search(text) or not where(text):
             continue
         for node in () if unreadable(text) else _taken(parse(text), path, module.path, analysis, names):
             yield node, path
