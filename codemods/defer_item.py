@@ -107,7 +107,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if isinstance(found, str):
                 yield codemod.refuse(sync.site, message, found, evidence=seen)
                 continue
-            beside, timed = view.beside((sync.site,)), timed_line(pages_of(program)(loop.loop.site), loop)
+            beside, timed = view.beside((sync.site,), sync.guard), timed_line(pages_of(program)(loop.loop.site), loop)
             aside = f"; line {timed} takes the time of each step, which no longer holds the wait" if timed else ""
             likely = found.likely or (timed is not None and sync.use not in ("summed", "meter", "stored"))
             yield codemod.finding(

@@ -157,7 +157,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 elif own is not None:
                     yield codemod.refuse(place, message, own, evidence=seen)
                 else:
-                    beside = view.beside(show.syncs)
+                    beside = view.beside(show.syncs, show.guard)
                     plan = Plan(place if place in view.shown.hoisted else show.statement, view.shown)
                     later = any(isinstance(each, Deferral) and each.likely for _, each in reads_of(view, show))
                     where = {on_gpu(sync, loop, program) for sync, _ in reads_of(view, show)}
