@@ -19,7 +19,7 @@ from turbofix.program.libraries import words
 from turbofix.program.model import ALWAYS, Guard
 from turbofix.program.names import dotted, loads, names_of, parameters
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blocks
-from turbofix.program.values import External, Function, Opaque, Option, members
+from turbofix.program.values import Const, External, Function, Instance, Made, Opaque, Option, Tensor, Value, members
 from turbofix.records import dataclass
 
 ORDER = ("always", "config", "rank", "step", "every_n", "condition", "except")
@@ -250,7 +250,19 @@ class Guards:
                 return self._judge(passed, holds, frames[:-1], loop, depth - 1)
         if self.is_rank(test, frames):
             return "rank", None
+        if _is_given(test) == holds and self._is_computed(test.left, frames):  # type: ignore[attr-defined]
+            return "config", None
         return ("condition" if self.varies(test, frames) else "config"), None
+
+    def _is_computed(self, node: ast.expr, frames: tuple[Frame, ...]) -> bool:
+        """Whether an expression is a tensor or an object where it is not None, which settings decide: nothing written
+        beside it does."""
+        writes = self.facts.bindings.writes(frames[-1].scope, node.id) if isinstance(node, ast.Name) else ()
+        values = (getattr(each, "value", None) for each in writes)
+        if any(getattr(part, "value", 0) is None for each in values if each is not None for part in walk(each)):
+            return False
+        held = [each for each in members(self.facts.evaluate(node, frames)) if not _is_none(each)]
+        return bool(held) and all(isinstance(each, (Tensor, Made, Instance)) for each in held)
 
     def passed_for(self, name: ast.Name, frames: tuple[Frame, ...]) -> ast.expr | None:
         """What the call of the innermost frame passes for a name that is a parameter there, and never written."""
@@ -312,6 +324,8 @@ class Guards:
         owner = self.facts.bindings.owner(head, base, frame.module)
         if isinstance(owner, COMPREHENSIONS):
             return True
+        if "device" in rest or "is_cuda" in rest:  # where things are stays the same
+            return False
         bar = rest and any(
             getattr(each, "kind", "") == "progress" for each in members(self.facts.evaluate(base, frames))
         )
@@ -489,6 +503,18 @@ def _names_called(scope: ast.AST) -> frozenset[str]:
         for each in called
         if isinstance(each, (ast.Name, ast.Attribute))
     )
+
+
+def _is_given(test: ast.expr) -> bool | None:
+    """Whether a test asks that something is not None; None for other tests."""
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Is, ast.IsNot))):
+        return None
+    none = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
+    return isinstance(test.ops[0], ast.IsNot) if none else None
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Const) and value.value is None
 
 
 def modulo_of(test: ast.expr) -> tuple[ast.BinOp, bool] | None:
