@@ -81,7 +81,7 @@ def deferred_sum(  # noqa: PLR0913
     inside = names_in_update(page, sync, read, update, node, scope, shown, plan, kind)
     refuse_operands(page, update, inside, node, kind, plan)
     divided = any(isinstance(getattr(each, "op", None), ast.Div) for each in walk(update.value))
-    plan.rounded = divided or (len(numbers) > 1 and lacks_float64(sync, loop))
+    plan.rounded = plan.rounded or divided or (len(numbers) > 1 and lacks_float64(sync, loop))
     check_writes(page, loop, total, scope, node)
     refuse_mixtures(pages, page, loop, total)
     # a count beside a fraction in float64 stays one
@@ -172,7 +172,10 @@ def refuse_operands(  # noqa: PLR0913
         for each in page.above(node):
             if each is update:
                 break
-            if isinstance(each, ast.UnaryOp) and isinstance(each.op, (ast.USub, ast.UAdd)):
+            power = isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow) and each.left is child
+            squared = power and kind == "float" and is_number(page, getattr(each, "right", None), loop)
+            if squared or (isinstance(each, ast.UnaryOp) and isinstance(each.op, (ast.USub, ast.UAdd))):
+                plan.rounded = plan.rounded or squared
                 child = each
                 continue
             if not isinstance(each, ast.BinOp) or not isinstance(each.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):

@@ -262,7 +262,8 @@ class Guards:
         if any(getattr(part, "value", 0) is None for each in values if each is not None for part in walk(each)):
             return False
         held = [each for each in members(self.facts.evaluate(node, frames)) if not _is_none(each)]
-        return bool(held) and all(isinstance(each, (Tensor, Made, Instance)) for each in held)
+        given = bool(held) and all(isinstance(each, (Tensor, Made, Instance)) for each in held)
+        return given or getattr(node, "attr", "") == "grad"
 
     def passed_for(self, name: ast.Name, frames: tuple[Frame, ...]) -> ast.expr | None:
         """What the call of the innermost frame passes for a name that is a parameter there, and never written."""
