@@ -1365,7 +1365,7 @@ class ModuleSteps:
     tensor. ``manual``: the module steps its optimizers itself. ``clips`` is where it clips gradients,
     ``hands_clipping``: by Lightning's hand. ``old`` is a name that only Lightning 1 knows. ``resized`` is what may
     change the size of the tensors in them. ``freezes`` is where the file may keep parameters from being trained.
-    ``logged`` are the losses that are read for ``self.log``, and their sources.
+    ``logged`` are the tensors that are read for ``self.log``, and their sources.
     """
 
     calls: tuple[Called, ...] = ()
