@@ -18,7 +18,7 @@ from ._deferring import Deferral, deferral
 from ._loaders import is_inside
 from ._pages import Pages, pages_of
 from ._syncs import BatchLoop, loop_words, read_text, runs_each_time, shows_in, why_it_stays
-from ._throttling import Throttling, begun, ended, throttling
+from ._throttling import Throttling, throttling
 
 CHECKING = regex(r"torchmetrics\.(\w+\.)*\w*(accuracy|precision|recall|f1|auroc|confusion|jaccard)", re.IGNORECASE)
 """Figures of classes, which are looked at for numbers that are no class (``validate_args``)."""
@@ -74,12 +74,6 @@ class Outlook:
             outcome = self.reads[sync.site]
             if isinstance(outcome, str) and sync.site not in but:
                 yield sync, outcome
-        loop = self.waiting.loop.loop.site
-        shown = {line for group in self.shown.groups for line in range(begun(group[0]), ended(group[-1]) + 1)}
-        for sync in self.waiting.loop.syncs:
-            moves = sync.site.path == loop.path and sync.site.line in shown
-            if sync.asked and sync not in self.waiting.syncs and loop in sync.loops and not moves:
-                yield sync, "it is read wherever there is a value"
 
     def beside(self, but: Iterable[Site], under: Guard = ALWAYS) -> str:
         """What a message adds of what still waits in the step, in the loop itself if there is: then little is gained.

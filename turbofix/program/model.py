@@ -612,7 +612,6 @@ class Sync:
     on_device: Placement = Placement("unknown")
     unread: bool = False  # stored in a list of the file that nothing reads
     forgotten: bool = False  # and which ends with the function that makes it
-    asked: bool = False  # nothing decides over the read but tests of what the value is: None, a tensor
     results: tuple[tuple[Site, tuple[Site, ...]], ...] = ()
     loops: tuple[Site, ...] = ()
     scalar: bool = False
