@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from turbofix.assumptions import ON_GPU, SAME_FORMULA, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, Risk, Worth
+from turbofix.findings import Evidence, Finding, Worth
 from turbofix.program.model import Listed, TrainingProgram
 from turbofix.regex import regex
 
@@ -21,9 +21,8 @@ def made_at_once(codemod: Codemod, program: TrainingProgram, assumes: Assumption
         if each.codemod == codemod.name and (not on_gpu or program.device.reaches_cuda or program.names_cuda):
             unsure = not on_gpu or each.unplaced or not program.device.reaches_cuda
             seen = (Evidence("selected by a mask" if each.more else "made in Python", each.site),)
-            risk, rests = Risk.EQUIVALENT if each.drawn else None, (assumes,) * unsure
             yield codemod.finding(
-                each.site, each.message, plan=each, risk=risk, evidence=seen, assumes=rests, worth=Worth.SOME
+                each.site, each.message, plan=each, evidence=seen, assumes=(assumes,) * unsure, worth=Worth.SOME
             )
 
 

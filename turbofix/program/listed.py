@@ -11,7 +11,6 @@ from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, parents_in
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import qualnames
 from turbofix.program.libraries import words
 from turbofix.program.model import Listed
 from turbofix.program.names import dotted
@@ -43,12 +42,8 @@ def listed(analysis: Analysis) -> tuple[Listed, ...]:
             )
             if made is not None:
                 found.append(made)
-    return tuple(
-        sorted(
-            (*found, *_indexed(analysis), *_drawn(analysis), *_masked(analysis), *_read_one_by_one(analysis)),
-            key=lambda each: each.site,
-        )
-    )
+    found += (*_indexed(analysis), *_masked(analysis), *_read_one_by_one(analysis))
+    return tuple(sorted(found, key=lambda each: each.site))
 
 
 _READS = words("item int float bool tolist")
@@ -174,54 +169,6 @@ def _indexed(analysis: Analysis) -> Iterator[Listed]:
                 message = f"the numbers of a range are made on the host and copied, to index `{text}`"
                 told = f"{{torch.arange}}({numbers}, device={text}.device)"
                 yield Listed(places.site(call, module), message, told, "unknown" in device, "device-tensors")
-
-
-_FILLING = {
-    **dict.fromkeys(words("random random_sample rand uniform"), "uniform_"),
-    **dict.fromkeys(words("normal randn standard_normal"), "normal_"),
-}
-_OF_THE_GPU = {"torch.cuda.FloatTensor", "torch.FloatTensor"}
-
-
-def _drawn(analysis: Analysis) -> Iterator[Listed]:
-    """``Tensor(np.random.normal(0, 1, (n, 100)))``, where ``Tensor`` is a type of the GPU's tensors: filled there."""
-    for module in analysis.execution.modules.values():
-        for call in every(ast.Call, module.tree) if "cuda.FloatTensor" in module.text else ():
-            drawn = call.args[0] if len(call.args) == 1 and not call.keywords else None
-            name = meaning(drawn.func, module.tree) if isinstance(drawn, ast.Call) else None
-            fills = _FILLING.get(str(name).removeprefix("numpy.random.")) if name is not None else None
-            if fills is None or not isinstance(drawn, ast.Call) or not _in_steps(analysis, call):
-                continue
-            made = {
-                name for each in analysis.execution.frames.values() for name in qualnames(each.values.get(call.func))
-            }
-            sizes, told = _sizes(drawn, str(name))
-            if sizes is not None and "torch.cuda.FloatTensor" in made <= _OF_THE_GPU:
-                text = [", ".join(_text(analysis, each, module) for each in some) for some in (sizes, told)]
-                message = f"`{name}` draws on the host, and what it drew is copied to the GPU"
-                written = f"{_text(analysis, call.func, module)}({text[0]}).{fills}({text[1]})"
-                yield Listed(
-                    analysis.facts.places.site(call, module), message, written, True, "device-tensors", drawn=True
-                )
-
-
-def _in_steps(analysis: Analysis, node: ast.AST) -> bool:
-    """Whether something happens in every round of the loops that it is in."""
-    events = analysis.facts.at(node)
-    loops = [(event, each.node) for event in events for each in analysis.facts.loops(event)[-1:]]
-    return any(analysis.guards.guard(*each).kind in ("always", "config") for each in loops)
-
-
-def _sizes(drawn: ast.Call, name: str) -> tuple[list[ast.expr] | None, list[ast.expr]]:
-    """The sizes of what numpy draws, and what else it is told of the numbers; None where they are not written out."""
-    if name.endswith((".rand", ".randn")):
-        return (None if drawn.keywords or not drawn.args else drawn.args), []
-    ranged = name.endswith((".normal", ".uniform"))
-    given = {each.arg: each.value for each in drawn.keywords}
-    told = drawn.args[:2] if ranged else []
-    size = given.pop("size", None) or (drawn.args[len(told)] if len(drawn.args) == len(told) + 1 else None)
-    plain = not given and len(told) != 1 and all(isinstance(each, (ast.Constant, ast.UnaryOp)) for each in told)
-    return (size.elts if plain and isinstance(size, ast.Tuple) else None), told
 
 
 def _devices(analysis: Analysis, node: ast.expr, module: ModuleFile, *, surely: bool = True) -> set[str]:

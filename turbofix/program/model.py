@@ -1568,8 +1568,7 @@ class Kept:
 class Listed:
     """A list that Python makes of tensors or numbers one by one, and what does it at once: a source, with names of
     torch in braces. ``codemod`` speaks of it; ``unplaced``: made for a tensor that may lie on the host. ``more``: what
-    else is replaced by what. ``above``: the statement in front of which a name, "{above}", is given what source.
-    ``drawn``: by another generator than before."""
+    else is replaced by what. ``above``: the statement in front of which a name, "{above}", is given what source."""
 
     site: Site
     message: str
@@ -1578,7 +1577,6 @@ class Listed:
     codemod: str = "native-ops"
     more: tuple[tuple[Site, str], ...] = ()
     above: tuple[Site, str, str] | None = None
-    drawn: bool = False
 
 
 @dataclass(frozen=True)
