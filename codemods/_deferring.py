@@ -16,7 +16,7 @@ from turbofix.records import dataclass
 
 from ._numbers import Number, Results, is_counted, kind_of
 from ._pages import Page, Pages
-from ._syncs import Action, BatchLoop, adding_after, adding_before, extending, lacks_float64, loop_words, replacing
+from ._syncs import Action, BatchLoop, adding_after, adding_before, lacks_float64, loop_words, replacing
 from ._throttling import Throttling, begun, ended, hoisted, is_detached, refuse_changes, stripped
 
 OWN_STORAGE = frozenset({"mean", "sum", "norm", "std", "var", "prod"})
@@ -633,4 +633,4 @@ def detached_sum(page: Page, total: Accumulator) -> list[Action]:
         called = parent.func.id if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) else None
         if called in ("print", "str", "repr"):
             raise Refuse(f"line {each.lineno} prints `{total.text}` with its graph, a text that would change")
-    return [extending(page.site(update.value), ".detach()")]
+    return [lambda edit: edit.insert_after(page.site(update.value), ".detach()")]

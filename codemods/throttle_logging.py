@@ -27,7 +27,7 @@ When refused
     Nothing is said of what is shown every ten steps or more seldom, and of messages that read no tensor. It is refused
 
     - for lines that ``print(..., file=...)`` writes, which are kept complete;
-    - in a ``while``, or in another function than the loop (unless that only shows);
+    - in a ``while`` that counts no steps, or in another function than the loop (unless that only shows);
     - where the message calls what may do more than show, or its number serves other purposes;
     - where all that it shows is read in each step anyway: nothing is gained;
     - in an evaluation that runs once, beside a training of many passes, or whose rows in a log are its result;

@@ -250,8 +250,7 @@ class Guards:
         return ("condition" if self.varies(test, frames) else "config"), None
 
     def _is_computed(self, node: ast.expr, frames: tuple[Frame, ...]) -> bool:
-        """Whether an expression is a tensor or an object where it is not None, which settings decide: nothing written
-        beside it does."""
+        """Whether an expression is a tensor or an object where it is not None, as no write beside it decides."""
         writes = self.facts.bindings.writes(frames[-1].scope, node.id) if isinstance(node, ast.Name) else ()
         values = (getattr(each, "value", None) for each in writes)
         if any(getattr(part, "value", 0) is None for each in values if each is not None for part in walk(each)):
