@@ -16,13 +16,12 @@ from turbofix.records import dataclass
 
 from ._numbers import Number, Results, is_counted, kind_of
 from ._pages import Page, Pages
-from ._syncs import Action, BatchLoop, adding_after, adding_before, extending, lacks_float64, loop_words, replacing
+from ._syncs import Action, BatchLoop, adding_after, adding_before, lacks_float64, loop_words, replacing
 from ._throttling import Throttling, begun, ended, hoisted, is_detached, refuse_changes, stripped
 
 OWN_STORAGE = frozenset({"mean", "sum", "norm", "std", "var", "prod"})
 COUNTS = frozenset({"count", "n", "num"})
 HOST_METHODS = frozenset({"size", "numel", "dim", "item", "__len__"})
-LISTED = {"torch.zeros": "torch.tensor", "torch.empty": "torch.tensor", "np.zeros": "np.array", "np.empty": "np.array"}
 HOST_ATTRIBUTES = frozenset({"shape", "batch_size", "ndim"})
 
 
@@ -81,7 +80,7 @@ def deferred_sum(  # noqa: PLR0913
     inside = names_in_update(page, sync, read, update, node, scope, shown, plan, kind)
     refuse_operands(page, update, inside, node, kind, plan)
     divided = any(isinstance(getattr(each, "op", None), ast.Div) for each in walk(update.value))
-    plan.rounded = divided or (len(numbers) > 1 and lacks_float64(sync, loop))
+    plan.rounded = plan.rounded or divided or (len(numbers) > 1 and lacks_float64(sync, loop))
     check_writes(page, loop, total, scope, node)
     refuse_mixtures(pages, page, loop, total)
     # a count beside a fraction in float64 stays one
@@ -172,7 +171,10 @@ def refuse_operands(  # noqa: PLR0913
         for each in page.above(node):
             if each is update:
                 break
-            if isinstance(each, ast.UnaryOp) and isinstance(each.op, (ast.USub, ast.UAdd)):
+            power = isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow) and each.left is child
+            squared = power and kind == "float" and is_number(page, getattr(each, "right", None), loop)
+            if squared or (isinstance(each, ast.UnaryOp) and isinstance(each.op, (ast.USub, ast.UAdd))):
+                plan.rounded = plan.rounded or squared
                 child = each
                 continue
             if not isinstance(each, ast.BinOp) or not isinstance(each.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
@@ -451,7 +453,6 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
         read = page.above(read)[1]
     call = page.parent(handed := handed_over(page, read) if behind else read)
     fed = longer(page, call, handed, ("append", "extend") if behind else ("append",))
-    filled = isinstance(call, ast.Assign) and not behind
     if fed is None or call is None:
         raise Refuse("the number is stored in something else than a plain list")
     if page.loop_of(call) is not node:
@@ -480,8 +481,7 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
         return plan
     made, whole = made_anew(page, node, name, scope, call)
     value = given(made, name)
-    slots = slots_in(value) if filled else None
-    if slots is None and (filled or not isinstance(value, ast.List) or value.elts):
+    if not isinstance(value, ast.List) or value.elts:
         raise Refuse(f"`{name}` is not a list that is made empty before the loop")
     for each in page.reads(name, scope):
         if each is fed or not begun(made) < each.lineno <= ended(whole):
@@ -496,18 +496,8 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     again = f"{name} = [{item}{behind or '.item()'} for {item} in {name}]"
     if extends:
         again = f"{name} = [row for {item} in {name} for row in {item}{behind}]"
-    if slots is not None and isinstance(value, ast.Call):
-        again = f"{name} = {LISTED[page.text(value.func)]}([float({item}) for {item} in {name}])"
-        plan.actions.append(replacing(page.site(value), f"[0.0] * {page.operand(slots)}"))
     plan.actions.append(adding_after(page.site(last_of(page, whole)), again))
     return plan
-
-
-def slots_in(node: ast.AST | None) -> ast.expr | None:
-    """The ``n`` of ``torch.zeros(n)``."""
-    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or dotted(node.func) not in LISTED:
-        return None
-    return None if isinstance(node.args[0], (ast.Tuple, ast.List)) else node.args[0]
 
 
 def handed_over(page: Page, read: ast.AST) -> ast.AST:
@@ -523,12 +513,7 @@ def handed_over(page: Page, read: ast.AST) -> ast.AST:
 
 
 def longer(page: Page, call: ast.AST | None, handed: ast.AST, methods: tuple[str, ...]) -> ast.Name | None:
-    """The list that a statement makes longer or fills: ``names.append(x)``, ``names.extend(xs)``, ``names += xs``,
-    ``names[i] = x``."""
-    if isinstance(call, ast.Assign) and call.value is handed and isinstance(call.targets[0], ast.Subscript):
-        kept = call.targets[0]
-        single = len(call.targets) == 1 and not isinstance(kept.slice, (ast.Tuple, ast.Slice))
-        return kept.value if single and isinstance(kept.value, ast.Name) and "extend" not in methods else None
+    """The list that a statement makes longer: ``names.append(x)``, ``names.extend(xs)``, ``names += xs``."""
     if isinstance(call, ast.AugAssign) and isinstance(call.op, ast.Add) and call.value is handed:
         return call.target if isinstance(call.target, ast.Name) and "extend" in methods else None
     if not (isinstance(call, ast.Call) and call.args == [handed] and isinstance(call.func, ast.Attribute)):
@@ -648,4 +633,4 @@ def detached_sum(page: Page, total: Accumulator) -> list[Action]:
         called = parent.func.id if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) else None
         if called in ("print", "str", "repr"):
             raise Refuse(f"line {each.lineno} prints `{total.text}` with its graph, a text that would change")
-    return [extending(page.site(update.value), ".detach()")]
+    return [lambda edit: edit.insert_after(page.site(update.value), ".detach()")]

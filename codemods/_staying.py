@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from turbofix.codemod import Codemod
 from turbofix.edits import Refuse
 from turbofix.findings import Evidence, Refusal, Site
-from turbofix.program.model import Step, Sync, TrainingProgram
+from turbofix.program.model import ALWAYS, Guard, Step, Sync, TrainingProgram
 from turbofix.records import dataclass
 from turbofix.regex import regex
 
@@ -17,8 +17,8 @@ from ._carrying import carried
 from ._deferring import Deferral, deferral
 from ._loaders import is_inside
 from ._pages import Pages, pages_of
-from ._syncs import BatchLoop, loop_words, read_text, shows_in, why_it_stays
-from ._throttling import Throttling, begun, ended, throttling
+from ._syncs import BatchLoop, loop_words, read_text, runs_each_time, shows_in, why_it_stays
+from ._throttling import Throttling, throttling
 
 CHECKING = regex(r"torchmetrics\.(\w+\.)*\w*(accuracy|precision|recall|f1|auroc|confusion|jaccard)", re.IGNORECASE)
 """Figures of classes, which are looked at for numbers that are no class (``validate_args``)."""
@@ -74,25 +74,31 @@ class Outlook:
             outcome = self.reads[sync.site]
             if isinstance(outcome, str) and sync.site not in but:
                 yield sync, outcome
-        loop = self.waiting.loop.loop.site
-        shown = {line for group in self.shown.groups for line in range(begun(group[0]), ended(group[-1]) + 1)}
-        for sync in self.waiting.loop.syncs:
-            moves = sync.site.path == loop.path and sync.site.line in shown
-            if sync.asked and sync not in self.waiting.syncs and loop in sync.loops and not moves:
-                yield sync, "it is read wherever there is a value"
 
-    def beside(self, but: Iterable[Site]) -> str:
-        """What a message adds of another read that stays, one in the loop itself if there is: then little is gained."""
-        loop = self.waiting.loop.loop.site
-        certain = [each for each in self.staying(but) if each[0].guard.kind != "config"]
+    def beside(self, but: Iterable[Site], under: Guard = ALWAYS) -> str:
+        """What a message adds of what still waits in the step, in the loop itself if there is: then little is gained.
+
+        ``under``: the tests that the message itself is under: what they let by beside it is certain.
+        """
+        loop, always = self.waiting.loop.loop.site, self.waiting.loop
+        certain = [each for each in self.staying(but) if is_certain(each[0].guard, under)]
         found = min(certain, key=lambda other: not is_inside(other[0].site, loop), default=None)
         if found is not None:
-            return f"; {sentence(self.waiting.loop, *found)}"
-        checks = next((each for each in self.waiting.loop.calls if CHECKING.match(each.qualname)), None)
+            return f"; {sentence(always, *found)}"
+        needed = (each for each in always.chores if each.purpose is not None and each.kind == "synchronize")
+        chore = next((each for each in needed if is_certain(each.guard, under)), None)
+        if chore is not None:
+            return f"; {chore.site.line_from(loop.path)} waits for all work of the GPU {loop_words(always)} as well"
+        checks = next((each for each in always.calls if CHECKING.match(each.qualname)), None)
         if checks is None:
             return ""
         where = checks.site.line_from(loop.path)
-        return f"; torchmetrics looks at its input on {where}, and still waits {loop_words(self.waiting.loop)}"
+        return f"; torchmetrics looks at its input on {where}, and still waits {loop_words(always)}"
+
+
+def is_certain(guard: Guard, under: Guard) -> bool:
+    """Whether something happens in each step, or in each that lets something else by; settings may decide over it."""
+    return runs_each_time(guard) and (guard.kind != "config" or {*guard.tests} <= {*under.tests})
 
 
 def outlook(program: TrainingProgram, waiting: Waiting) -> Outlook:

@@ -208,8 +208,3 @@ def adding_before(site: Site, *lines: str) -> Action:
 def adding_after(site: Site, *lines: str) -> Action:
     """Put lines after a statement."""
     return lambda edit: edit.after(site, *lines)
-
-
-def extending(site: Site, text: str) -> Action:
-    """Put ``text`` behind an expression."""
-    return lambda edit: edit.insert_after(site, text)

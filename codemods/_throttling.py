@@ -11,6 +11,7 @@ from itertools import pairwise
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.nodes import children, walk
+from turbofix.program.accumulators import literal
 from turbofix.program.answers import every
 from turbofix.program.model import Show, Step, Sync
 from turbofix.program.names import dotted, loaded, stores, walk_here
@@ -205,7 +206,9 @@ def condition(page: Page, loop: BatchLoop, every: int, common: list[Action]) -> 
     the loop has none. Raises ``Refuse``."""
     node = page.node(loop.loop.site)
     if not isinstance(node, ast.For):
-        raise Refuse("the loop is no `for`, whose steps can be counted")
+        if (own := counted_by_hand(page, node)) is None:
+            raise Refuse("the loop is no `for`, whose steps can be counted")
+        return f"if {own} % {every} == 0:", True
     counter, start = loop.loop.counter, loop.loop.counter_start
     itself = counter is not None and counts_itself(node, counter)
     sized = length(page, loop)
@@ -218,10 +221,21 @@ def condition(page: Page, loop: BatchLoop, every: int, common: list[Action]) -> 
         raise Refuse(f"the loop counts from {start}")
     if sized is None or lossy:
         return f"if {counter} % {every} == 0:", lossy
-    if any(isinstance(each, (ast.BinOp, ast.IfExp, ast.BoolOp)) for each in [ast.parse(sized, mode="eval").body]):
-        sized = f"({sized})" if start == 0 else sized
+    if start == 0 and isinstance(ast.parse(sized, mode="eval").body, (ast.BinOp, ast.IfExp, ast.BoolOp)):
+        sized = f"({sized})"
     last = f"{sized} - 1" if start == 0 else sized
     return f"if {' or '.join(filter(None, (f'{counter} % {every} == 0', early, f'{counter} == {last}')))}:", False
+
+
+def counted_by_hand(page: Page, loop: ast.AST) -> str | None:
+    """The number that each round of a ``while`` makes larger by one, if nothing but its start is written beside it."""
+    for each in getattr(loop, "body", ()):
+        added = isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add) and getattr(each.value, "value", False)
+        name = (dotted(each.target) or ".") if added == 1 else "."
+        others = [one for one in page.writes(name, page.scope(loop)) if one is not each]
+        if "." not in name and others and all(type(literal(one, name)) is int for one in others):
+            return name
+    return None
 
 
 def foreseen(page: Page, leave: ast.stmt, loop: ast.For, counter: str | None) -> str | None:

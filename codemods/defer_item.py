@@ -57,7 +57,7 @@ from ._listed import made_at_once
 from ._loaders import ONCE, is_once
 from ._pages import page_of, pages_of
 from ._staying import Told, Waiting, is_shown_now_and_then, outlook, within
-from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, on_gpu, read_text, replacing, waits
+from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, on_gpu, one_line, read_text, replacing, waits
 from ._trainers import evidence
 from ._trainers import on_gpu as trains_on_gpu
 
@@ -107,7 +107,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if isinstance(found, str):
                 yield codemod.refuse(sync.site, message, found, evidence=seen)
                 continue
-            beside, timed = view.beside((sync.site,)), timed_line(pages_of(program)(loop.loop.site), loop)
+            beside, timed = view.beside((sync.site,), sync.guard), timed_line(pages_of(program)(loop.loop.site), loop)
             aside = f"; line {timed} takes the time of each step, which no longer holds the wait" if timed else ""
             likely = found.likely or (timed is not None and sync.use not in ("summed", "meter", "stored"))
             yield codemod.finding(
@@ -131,10 +131,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for training in program.trainings:
         logged = training.module.logged if training.module is not None and trains_on_gpu(training) is not False else ()
         for site, text in logged:
-            message, seen = (
-                "the host waits for a loss whenever it is logged as a number",
-                evidence(training, "accelerator"),
-            )
+            message = f"the host waits for `{one_line(text)}` whenever it is logged as a number"
+            seen = evidence(training, "accelerator")
             plan = (replacing(site, text),)
             yield codemod.finding(site, message, plan=plan, risk=Risk.EQUIVALENT, evidence=seen, assumes=(ON_GPU,))
     yield from made_at_once(codemod, program, ON_GPU)

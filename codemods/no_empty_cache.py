@@ -155,19 +155,12 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     page = page_of(edit, plan.chore.statement)
     statement = page.node(plan.chore.statement)
     assert isinstance(statement, ast.stmt)
-    removed = [each for other in plan.others if (each := statement_of(other, plan, page)) is not None]
+    alike = (each for each in plan.others if each.site.path == plan.chore.site.path and not each.comments)
+    removed = [each for other in alike if isinstance(each := page.node(other.statement), ast.stmt)]
     plain = plan.chore.guard.kind in ("always", "config")
     edit.delete(page.site(outermost(page, statement, removed, plain=plain)))
     if plan.chore.kind == "collect":
         drop_import(page, statement, edit)
-
-
-def statement_of(other: Chore, plan: Plan, page: Page) -> ast.stmt | None:
-    """The statement of another chore of the same file that goes too, and has no comment that would be left alone."""
-    if other.site.path != plan.chore.site.path or other.comments:
-        return None
-    node = page.node(other.statement)
-    return node if isinstance(node, ast.stmt) else None
 
 
 def outermost(page: Page, statement: ast.stmt, removed: list[ast.stmt], *, plain: bool) -> ast.stmt:

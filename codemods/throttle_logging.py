@@ -27,7 +27,7 @@ When refused
     Nothing is said of what is shown every ten steps or more seldom, and of messages that read no tensor. It is refused
 
     - for lines that ``print(..., file=...)`` writes, which are kept complete;
-    - in a ``while``, or in another function than the loop (unless that only shows);
+    - in a ``while`` that counts no steps, or in another function than the loop (unless that only shows);
     - where the message calls what may do more than show, or its number serves other purposes;
     - where all that it shows is read in each step anyway: nothing is gained;
     - in an evaluation that runs once, beside a training of many passes, or whose rows in a log are its result;
@@ -157,7 +157,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 elif own is not None:
                     yield codemod.refuse(place, message, own, evidence=seen)
                 else:
-                    beside = view.beside(show.syncs)
+                    beside = view.beside(show.syncs, show.guard)
                     plan = Plan(place if place in view.shown.hoisted else show.statement, view.shown)
                     later = any(isinstance(each, Deferral) and each.likely for _, each in reads_of(view, show))
                     where = {on_gpu(sync, loop, program) for sync, _ in reads_of(view, show)}
@@ -190,11 +190,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def bar_of(program: TrainingProgram, training: Training, unknown: str | None) -> Finding | Refusal:
     """The bar of Lightning's trainer, which by default is drawn in every step, and reads what is logged for it."""
     message = "the progress bar reads this value back in every step: the host waits for the GPU"
-    given = training.argument("callbacks")
+    given, bar = training.argument("callbacks"), training.argument(BAR)
+    old = training.module is not None and training.module.old is not None
     reason = unknown
     if training.parsed or training.open_mapping:
         reason = "what callbacks there are is said elsewhere"
-    elif training.argument(BAR).state != "absent" or (training.module is not None and training.module.old is not None):
+    elif old or (bar.state != "absent" and bar.values != (True,)):
         reason = "whether there is such a bar is not known"
     elif given.state != "absent" and (given.site is None or list_at(pages_of(program)(given.site), given.site) is None):
         reason = "its callbacks are no list that is written down"
@@ -211,6 +212,8 @@ def list_at(page: Page, site: Site) -> ast.expr | None:
     node = page.node(site)
     made = page.writes(node.id, page.scope(node)) if isinstance(node, ast.Name) else []
     value = made[0].value if len(made) == 1 and isinstance(made[0], ast.Assign) else node
+    while isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        value = value.left  # `[a, b] + more`
     return node if isinstance(node, ast.expr) and isinstance(value, ast.List) else None
 
 

@@ -6,7 +6,7 @@ import ast
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from turbofix.program import calls, config_files, imports, libraries, methods
+from turbofix.program import builtin_calls, calls, config_files, imports, libraries, methods
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.tensors import ANY_DTYPE, detached, part_of, tensors_in, with_roles
 from turbofix.program.values import (
@@ -604,6 +604,8 @@ def write_item(  # noqa: PLR0913
         if isinstance(key.value, str):
             write_attribute(interp, container, key.value, value, node)
         container.inner = join(container.inner, Sequence([value], interp.control))
+    elif type(container) is ModuleValue and type(key) is not Const:  # globals()[name] = value
+        builtin_calls.destroy(interp)
     elif type(container) is External and container.qualname == "os.environ" and type(key) is Const:
         interp.event("set", node, f'os.environ["{key.value}"]', container, None, value)
     elif type(container) is Tensor:

@@ -57,7 +57,7 @@ _CHOOSING = frozenset({"max", "min", "sorted"})
 _ASKING = frozenset({"len", "isinstance", "type", "hasattr", "callable", "id", "is_tensor"})
 """What tells nothing of a number."""
 
-_EXACT = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.USub)
+_EXACT = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub)
 _AROUND = (
     ast.BoolOp, ast.Compare, ast.FormattedValue, ast.JoinedStr, ast.Starred, ast.Tuple, ast.List, ast.Dict, ast.Set,
     ast.Await, ast.BinOp, ast.UnaryOp, *COMPREHENSIONS,

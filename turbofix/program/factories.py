@@ -86,7 +86,12 @@ _LEGACY = {
     "BoolTensor": "torch.bool",
 }
 """Types of tensors, which take sizes or numbers, and what ``torch.empty`` is told for them."""
-_DRAWN_BY_NUMPY = ("numpy.random.randn", "numpy.random.rand")
+_DRAWN_BY_NUMPY = {
+    **{f"numpy.random.{name}": name for name in ("randn", "rand")},
+    **dict.fromkeys(words("numpy.random.random numpy.random.random_sample numpy.random.sample"), "rand"),
+    "numpy.random.standard_normal": "randn",
+    "numpy.random.normal": "normal",
+}
 _FILLED_BY_NUMPY = words("numpy.zeros numpy.ones numpy.eye numpy.identity")
 _NUMBERS = {
     **dict.fromkeys(("bool", "bool_", "numpy.bool_"), "torch.bool"),
@@ -541,8 +546,9 @@ class _Making:
             )
         if not isinstance(node, ast.Call):
             return None
-        told = ", ".join(" ".join(text(each).split()) for each in node.args)
-        given = {each.arg: each.value for each in node.keywords}
+        sizes = [each.value for each in node.keywords if each.arg in ("shape", "size")]  # which come last
+        told = ", ".join(" ".join(text(each).split()) for each in (*node.args, *sizes))
+        given = {each.arg: each.value for each in node.keywords if each.value not in sizes}
         method = node.func.attr if isinstance(node.func, ast.Attribute) else None
         names = {event.name for event in self._events(node) if event.kind == "call"}
         name = names.pop() if len(names) == 1 else dotted(node.func) or ""
@@ -554,8 +560,13 @@ class _Making:
             short = "eye" if name == "numpy.identity" else name.removeprefix("numpy.")
             written = f"{{torch.{short}}}({told}, dtype={{{dtype}}}, device={{device}})"
             return (written, dtype) if dtype is not None else None
-        if name in _DRAWN_BY_NUMPY and not given and all(map(self._is_plain, node.args)):
-            return f"{{torch.{name[13:]}}}({told}, dtype={{torch.double}}, device={{device}})", "torch.double"
+        drawn = _DRAWN_BY_NUMPY.get(name)
+        # torch's normal asks for a mean, a deviation and a tuple
+        asked = (
+            (*node.args, *sizes) if drawn != "normal" or [*map(type, (*node.args, *sizes))][2:] == [ast.Tuple] else ()
+        )
+        if drawn is not None and not given and asked and all(map(self._is_plain, asked)):
+            return f"{{torch.{drawn}}}({told}, dtype={{torch.double}}, device={{device}})", "torch.double"
         if name in ("numpy.arange", "range") and not given:
             whole = name == "range" or all(_is_whole(self.frame.values.get(each, UNKNOWN)) for each in node.args)
             return (f"{{torch.arange}}({told}, device={{device}})", "torch.long") if whole else None

@@ -19,7 +19,7 @@ from turbofix.program.libraries import words
 from turbofix.program.model import ALWAYS, Guard
 from turbofix.program.names import dotted, loads, names_of, parameters
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blocks
-from turbofix.program.values import External, Function, Opaque, Option, members
+from turbofix.program.values import External, Function, Instance, Made, Opaque, Option, Tensor, members
 from turbofix.records import dataclass
 
 ORDER = ("always", "config", "rank", "step", "every_n", "condition", "except")
@@ -104,7 +104,6 @@ class Guards:
         module = frames[-1].module
         found: list[Condition] = []
         child = anchor
-        inner_loop = False  # whether a loop lies between: `continue` above it belongs to it
         for parent in places.ancestors(anchor, module):
             if isinstance(child, ast.stmt):
                 exits: list[Condition] = []
@@ -113,7 +112,7 @@ class Guards:
                         for sibling in block:
                             if sibling is child:
                                 break
-                            exits += self._early_exits(sibling, frames, returns, continues=True)
+                            exits += self._early_exits(sibling, frames, returns)
                 found += reversed(exits)
             if parent is stop:
                 break
@@ -135,24 +134,19 @@ class Guards:
                 match = places.parent(parent, module)
                 if isinstance(match, ast.Match):
                     found.append(Condition(match.subject, True, match, frames))
-            elif isinstance(parent, LOOPS):
-                inner_loop = True
             if isinstance(parent, SCOPES):
                 break
             child = parent
-        del inner_loop
         return found[::-1]
 
-    def _early_exits(
-        self, sibling: ast.stmt, frames: tuple[Frame, ...], returns: bool, continues: bool
-    ) -> Iterator[Condition]:
+    def _early_exits(self, sibling: ast.stmt, frames: tuple[Frame, ...], returns: bool) -> Iterator[Condition]:
         """The tests of a statement above that may skip what follows it."""
         if not isinstance(sibling, ast.If):
             return
 
         def leaves(block: list[ast.stmt]) -> bool:
             last = block[-1] if block else None
-            return (continues and isinstance(last, ast.Continue)) or (returns and isinstance(last, ast.Return))
+            return isinstance(last, ast.Continue) or (returns and isinstance(last, ast.Return))
 
         if leaves(sibling.body):
             yield Condition(sibling.test, False, sibling, frames, early=True)
@@ -160,7 +154,7 @@ class Guards:
             yield Condition(sibling.test, True, sibling, frames, early=True)
         else:
             for block in (sibling.body, sibling.orelse):
-                if any(self._skips(each, returns, continues) for each in block):
+                if any(self._skips(each, returns, continues=True) for each in block):
                     yield Condition(sibling.test, block is sibling.orelse, sibling, frames, early=True)
 
     def _skips(self, statement: ast.stmt, returns: bool, continues: bool) -> bool:
@@ -250,7 +244,20 @@ class Guards:
                 return self._judge(passed, holds, frames[:-1], loop, depth - 1)
         if self.is_rank(test, frames):
             return "rank", None
+        asked, there = _given(test)
+        if asked is not None and there == holds and self._is_computed(asked, frames):
+            return "config", None
         return ("condition" if self.varies(test, frames) else "config"), None
+
+    def _is_computed(self, node: ast.expr, frames: tuple[Frame, ...]) -> bool:
+        """Whether an expression is a tensor or an object where it is not None, as no write beside it decides."""
+        writes = self.facts.bindings.writes(frames[-1].scope, node.id) if isinstance(node, ast.Name) else ()
+        values = (getattr(each, "value", None) for each in writes)
+        if any(getattr(part, "value", 0) is None for each in values if each is not None for part in walk(each)):
+            return False
+        held = [each for each in members(self.facts.evaluate(node, frames)) if getattr(each, "value", 0) is not None]
+        given = bool(held) and all(isinstance(each, (Tensor, Made, Instance)) for each in held)
+        return given or getattr(node, "attr", "") == "grad"
 
     def passed_for(self, name: ast.Name, frames: tuple[Frame, ...]) -> ast.expr | None:
         """What the call of the innermost frame passes for a name that is a parameter there, and never written."""
@@ -312,6 +319,8 @@ class Guards:
         owner = self.facts.bindings.owner(head, base, frame.module)
         if isinstance(owner, COMPREHENSIONS):
             return True
+        if "device" in rest or "is_cuda" in rest:  # where things are stays the same
+            return False
         bar = rest and any(
             getattr(each, "kind", "") == "progress" for each in members(self.facts.evaluate(base, frames))
         )
@@ -489,6 +498,22 @@ def _names_called(scope: ast.AST) -> frozenset[str]:
         for each in called
         if isinstance(each, (ast.Name, ast.Attribute))
     )
+
+
+def none_test(test: ast.expr) -> ast.Compare | None:
+    """``x is None``, ``x is not None``."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+        return None
+    last = test.comparators[0]
+    return test if isinstance(last, ast.Constant) and last.value is None else None
+
+
+def _given(test: ast.expr) -> tuple[ast.expr | None, bool]:
+    """What a test asks for whether it is there, or is a tensor, and whether the test then holds."""
+    if (compared := none_test(test)) is not None:
+        return compared.left, isinstance(compared.ops[0], ast.IsNot)
+    called = (dotted(test.func) or "").rpartition(".")[2] if isinstance(test, ast.Call) and test.args else ""
+    return (test.args[0] if isinstance(test, ast.Call) and called in ("isinstance", "is_tensor") else None), True
 
 
 def modulo_of(test: ast.expr) -> tuple[ast.BinOp, bool] | None:

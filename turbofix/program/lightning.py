@@ -31,6 +31,7 @@ from turbofix.program.values import (
     Made,
     Opaque,
     Tensor,
+    Unknown,
     Value,
     flatten,
     members,
@@ -335,7 +336,7 @@ def _steps(
 
 
 def _logged(analysis: Analysis, events: list[Event]) -> Iterator[tuple[Site, str]]:
-    """The reads of losses for ``self.log``, which takes them where the model is, and their sources."""
+    """The reads of tensors for ``self.log``, which takes them where the model is, and their sources."""
     facts, places = analysis.facts, analysis.facts.places
     values = {"Module.log": ("value", 1), "Module.log_dict": ("dictionary", 0)}
     for call in (each for each in events if each.name in values and each.arguments is not None):
@@ -344,8 +345,15 @@ def _logged(analysis: Analysis, events: list[Event]) -> Iterator[tuple[Site, str
             read = [each for one in facts.at(node) if one.name == "item" for each in members(one.receiver)]
             tensor = getattr(getattr(node, "func", None), "value", None)
             text = places.text(tensor, call.module) if tensor is not None else ""
-            if text and read and all("loss" in getattr(each, "roles", ()) for each in read) and ".cpu()" not in text:
+            if text and read and all(map(_may_be_there, read)) and ".cpu()" not in text:
                 yield places.site(node, call.module), text
+
+
+def _may_be_there(value: Value) -> bool:
+    """Whether it may lie where Lightning brings the model: what that computes does."""
+    if isinstance(value, Tensor):
+        return value.device != "cpu" or not value.roles.isdisjoint(("loss", "output"))
+    return isinstance(value, (Opaque, Unknown))
 
 
 def _names(event: Event) -> Iterator[str]:

@@ -42,11 +42,8 @@ def listed(analysis: Analysis) -> tuple[Listed, ...]:
             )
             if made is not None:
                 found.append(made)
-    return tuple(
-        sorted(
-            (*found, *_indexed(analysis), *_masked(analysis), *_read_one_by_one(analysis)), key=lambda each: each.site
-        )
-    )
+    found += (*_indexed(analysis), *_masked(analysis), *_read_one_by_one(analysis))
+    return tuple(sorted(found, key=lambda each: each.site))
 
 
 _READS = words("item int float bool tolist")
@@ -281,10 +278,16 @@ def _is_plain_entropy(analysis: Analysis, call: ast.Call, module: ModuleFile) ->
 
 def _ranges(node: ast.Subscript, module: ModuleFile) -> list[ast.Call]:
     """The ranges among several indices that are told no device."""
-    indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
+    indices = [_without_long(each) for each in node.slice.elts] if isinstance(node.slice, ast.Tuple) else []
     calls = [each for each in indices if isinstance(each, ast.Call) and "device" not in [e.arg for e in each.keywords]]
     found = [e for e in calls if dotted(e.func) == "range" or meaning(e.func, module.tree) == "torch.arange"]
     return found if len(found) < len(indices) and not any(isinstance(each, ast.Slice) for each in indices) else []
+
+
+def _without_long(node: ast.expr) -> ast.expr:
+    """``torch.arange(n)`` of ``torch.arange(n).long()``."""
+    method = node.func if isinstance(node, ast.Call) and not node.args else None
+    return method.value if isinstance(method, ast.Attribute) and method.attr == "long" else node
 
 
 def _text(analysis: Analysis, node: ast.AST, module: ModuleFile) -> str:

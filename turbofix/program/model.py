@@ -612,7 +612,6 @@ class Sync:
     on_device: Placement = Placement("unknown")
     unread: bool = False  # stored in a list of the file that nothing reads
     forgotten: bool = False  # and which ends with the function that makes it
-    asked: bool = False  # nothing decides over the read but tests of what the value is: None, a tensor
     results: tuple[tuple[Site, tuple[Site, ...]], ...] = ()
     loops: tuple[Site, ...] = ()
     scalar: bool = False
@@ -1365,7 +1364,7 @@ class ModuleSteps:
     tensor. ``manual``: the module steps its optimizers itself. ``clips`` is where it clips gradients,
     ``hands_clipping``: by Lightning's hand. ``old`` is a name that only Lightning 1 knows. ``resized`` is what may
     change the size of the tensors in them. ``freezes`` is where the file may keep parameters from being trained.
-    ``logged`` are the losses that are read for ``self.log``, and their sources.
+    ``logged`` are the tensors that are read for ``self.log``, and their sources.
     """
 
     calls: tuple[Called, ...] = ()

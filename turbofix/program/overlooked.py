@@ -174,7 +174,8 @@ def _is_certain(written: Written, node: ast.AST, module: ModuleFile, depth: int 
     parents = parents_in(module.tree)
     above = parents.get(node)
     while above is not None and not isinstance(above, LOOPS):
-        if isinstance(above, (ast.If, ast.IfExp, ast.ExceptHandler, ast.BoolOp)):
+        each = isinstance(above, ast.If) and "optimizer_idx" in ast.unparse(above.test)  # in old Lightning's steps
+        if isinstance(above, (ast.If, ast.IfExp, ast.ExceptHandler, ast.BoolOp)) and not each:
             return False
         if isinstance(above, FUNCTIONS):
             name = getattr(above, "name", "")

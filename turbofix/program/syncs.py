@@ -19,7 +19,7 @@ from turbofix.program.dataflow import Use
 from turbofix.program.events import Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
-from turbofix.program.guards import Condition, modulo_of
+from turbofix.program.guards import Condition, modulo_of, none_test
 from turbofix.program.meters import computes_only
 from turbofix.program.model import ALWAYS, Accumulator, Argument, Guard, Look, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets, walk_here
@@ -206,7 +206,6 @@ def syncs_and_shows(
                 of=of,
                 scalar=scalar,
                 guard=wider(known.guard, sync.guard),
-                asked=known.asked or sync.asked,
                 use=known.use if known.use == sync.use else _either(known.use, sync.use),
                 no_grad=known.no_grad and sync.no_grad,
                 plain=known.plain or sync.plain,
@@ -239,7 +238,7 @@ def _steps(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[Condi
         keys = [{(each.test, each.holds) for each in one} for one in conditions]
         return [each for each in conditions[0] if all((each.test, each.holds) in one for one in keys)]
     reads = (each for event in events if event.kind == "sync" for each in analysis.guards.conditions(event, loop))
-    return [each for each in reads if each.early and isinstance(each.test, ast.Compare) and _is_none_test(each.test)]
+    return [each for each in reads if each.early and each.test is not None and none_test(each.test)]
 
 
 def _site(analysis: Analysis, node: ast.AST, module: ModuleFile) -> Site:
@@ -427,7 +426,6 @@ def _sync(  # noqa: PLR0913
         of_text=_of_text(analysis, event),
         statement=places.site(statement, event.module),
         guard=ALWAYS,
-        asked=_is_asked(analysis, event, loop),
         use=use,  # type: ignore[arg-type]
         accumulator=accumulator,
         meter=meter,
@@ -521,7 +519,7 @@ def _is_seldom(analysis: Analysis, event: Event, loop: ast.AST, frame: Executed,
 def _is_kept_either_way(analysis: Analysis, condition: Condition) -> bool:
     """Whether a test asks ``x is None`` or ``name not in totals``, on both sides of which a number is kept."""
     test = condition.test
-    if isinstance(test, ast.Compare) and _is_none_test(test):
+    if test is not None and none_test(test) is not None:
         return True
     asked = test.comparators[-1] if isinstance(test, ast.Compare) and isinstance(test.ops[-1], _KEYS) else None
     held = members(analysis.facts.evaluate(asked, condition.frames)) if asked is not None else ()
@@ -535,8 +533,9 @@ def _is_set(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
         if isinstance(above, ast.If) and any(below is each for each in above.body):
             both = isinstance(above.test, ast.BoolOp) and isinstance(above.test.op, ast.And)
             for test in above.test.values if both and isinstance(above.test, ast.BoolOp) else [above.test]:
-                asks = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot) and _is_none_test(test)
-                if text(test.left if asks and isinstance(test, ast.Compare) else test, module) == text(node, module):
+                asks = none_test(test)
+                asked = asks.left if asks is not None and isinstance(asks.ops[0], ast.IsNot) else test
+                if text(asked, module) == text(node, module):
                     return True
         below = above
     return False
@@ -586,48 +585,6 @@ def _may_be_plain(event: Event) -> bool:
         or (isinstance(member, Tensor) and "maybe_output" in member.roles)
         for member in members(event.arguments.positions[0].value)
     )
-
-
-def _is_asked(analysis: Analysis, event: Event, loop: ast.AST) -> bool:
-    """Whether all that decides over a read are tests of what the value is (``is not None``, ``torch.is_tensor``)."""
-    root = _of_text(analysis, event).partition(".")[0]
-    judged = [
-        each.test
-        for each in analysis.guards.conditions(event, loop)
-        if each.test is not None and analysis.guards.judge(each, loop)[0] in ("every_n", "condition")
-    ]
-    frames = analysis.facts.frames(event)
-    return bool(judged) and all(_asks_what(analysis, test, root, frames) for test in judged)
-
-
-def _asks_what(analysis: Analysis, test: ast.expr, name: str, frames: tuple[Frame, ...]) -> bool:
-    """Whether a test only asks whether a name holds a tensor, or anything at all."""
-    if isinstance(test, ast.BoolOp):
-        return all(_asks_what(analysis, each, name, frames) for each in test.values)
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _asks_what(analysis, test.operand, name, frames)
-    if isinstance(test, ast.Compare):
-        return _is_none_test(test) and isinstance(test.left, ast.Name) and test.left.id == name
-    if not isinstance(test, ast.Call) or not test.args or test.keywords:
-        return False
-    if not isinstance(test.args[0], ast.Name) or test.args[0].id != name:
-        return False
-    if (dotted(test.func) or "").rpartition(".")[2] in ("isinstance", "is_tensor"):
-        return True
-    called = members(analysis.facts.evaluate(test.func, frames))
-    bodies = [getattr(each.node, "body", None) for each in called if isinstance(each, Function)]
-    return bool(called) and len(bodies) == len(called) and all(map(_returns_none_test, bodies))
-
-
-def _returns_none_test(body: object) -> bool:
-    """Whether all that a function does is to tell whether its argument is None: ``def exists(v): ...``."""
-    only = body[0] if isinstance(body, list) and len(body) == 1 else None
-    return isinstance(only, ast.Return) and isinstance(only.value, ast.Compare) and _is_none_test(only.value)
-
-
-def _is_none_test(test: ast.Compare) -> bool:
-    last = test.comparators[0]
-    return isinstance(test.ops[0], (ast.Is, ast.IsNot)) and isinstance(last, ast.Constant) and last.value is None
 
 
 def _results(analysis: Analysis, event: Event, depth: int = 3) -> Iterator[tuple[Site, tuple[Site, ...]]]:
