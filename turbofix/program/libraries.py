@@ -387,7 +387,8 @@ LAUNCHERS = words(
 TRAINERS_START = words(
     """
     lightning.pytorch.Trainer.fit pytorch_lightning.Trainer.fit transformers.Trainer.train
-    transformers.Seq2SeqTrainer.train
+    transformers.Seq2SeqTrainer.train sentence_transformers.SentenceTransformerTrainer.train
+    sentence_transformers.cross_encoder.CrossEncoderTrainer.train
     """
 )
 """Methods by which a framework's own trainer reads its loaders and trains."""
@@ -586,6 +587,10 @@ _KINDS = {
     "pytorch_lightning.Trainer": "trainer",
     "transformers.Trainer": "trainer",
     "transformers.Seq2SeqTrainer": "trainer",
+    "sentence_transformers.SentenceTransformerTrainer": "trainer",
+    "sentence_transformers.SentenceTransformerTrainingArguments": "config",
+    "sentence_transformers.cross_encoder.CrossEncoderTrainer": "trainer",
+    "sentence_transformers.cross_encoder.CrossEncoderTrainingArguments": "config",
     "trl.SFTTrainer": "trainer",
     "trl.DPOTrainer": "trainer",
     "trl.GRPOTrainer": "trainer",
