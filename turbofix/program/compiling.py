@@ -60,7 +60,7 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
 
     def passes(site: Site) -> tuple[list[Event], list[Event]]:
         own = forwards.get(site, [])
-        return own, [each for node in {id(event.node) for event in own} for each in inside.get(node, ())]
+        return own, [each for node in dict.fromkeys(id(event.node) for event in own) for each in inside.get(node, ())]
 
     uses, hooked = list(_uses(analysis, forwards)), next(_hooks(analysis, built=True), None)
     dead = [event for event in analysis.facts.dead if event.kind == "compile"]
