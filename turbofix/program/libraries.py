@@ -204,6 +204,11 @@ def is_product(name: str) -> bool:
     return owner in ("torch", "Tensor", "torch.nn.functional") and last in _HALF
 
 
+MAKES_COMPLEX = words("complex polar view_as_complex stft fft fft2 fftn rfft rfft2 rfftn ifft ifft2 ifftn")
+MAKES_REAL = words("abs angle real imag view_as_real istft hfft irfft irfft2 irfftn")
+"""What gives complex numbers, by its last name, and what gives real ones of these."""
+
+
 def precision_of(name: str, *, half: bool) -> bool:
     """Whether an operation of torch gives 16 bits under autocast, where ``half`` says whether its operands have them.
 
@@ -237,7 +242,7 @@ def returns_tensor(module: str) -> bool:
 
 FACTORIES = words(
     """
-    arange as_tensor asarray bartlett_window blackman_window complex empty empty_like eye from_file from_numpy
+    arange as_tensor asarray bartlett_window blackman_window empty empty_like eye from_file from_numpy
     frombuffer full full_like hamming_window hann_window linspace logspace normal ones ones_like rand rand_like
     randint randint_like randn randn_like randperm scalar_tensor sparse_coo_tensor sparse_csr_tensor tensor
     tril_indices triu_indices zeros zeros_like Tensor FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
