@@ -228,6 +228,10 @@ def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Fin
             where = f"as `{given.text or '...'}` says"
             yield codemod.in_place(given.site or owner.site, f"the precision of Accelerate is chosen, {where}")
             continue
+        if owner.started is not None and (given.state == "absent" or given.values == (None,)):
+            where = "mixed precision ({}), where it is started as {} says".format(*owner.started)
+            yield codemod.in_place(site, f"Accelerate computes in {where}")
+            continue
         if site in told:
             continue
         told.add(site)
