@@ -19,6 +19,7 @@ from ._precision import CONVOLUTIONS, MATMULS, RECURRENT, called, models_of, sai
 from ._scaler import holds
 from ._sixteen import (
     AMPERE,
+    EVALUATED,
     LOGIT_LOSSES,
     VOLTA,
     islands,
@@ -88,6 +89,7 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         plan = Switch("bf16", CAPABLE, given.edit_at, () if in_a_file else beside(training))
         gpu = (ON_GPU,) if in_a_file else rests_on_gpu(training)
         assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *gpu, *rests_on_defaults(plan))
+        message += EVALUATED if training.evaluated is not None and reason is None else ""
         yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=Worth.HIGH)
 
 
@@ -251,6 +253,8 @@ def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Fin
             *(() if plain and not kept else (LEARNS_IN_16_BITS,)),
         )
         worth = min(each for each in (worth_of(program, step) for step in steps) if each is not None)
+        trained = {site for step in steps for site in step.models}
+        message += EVALUATED if not reason and any(trained & {*each.models} for each in program.evaluations) else ""
         yield codemod.offer(site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
