@@ -11,7 +11,6 @@ from ._precision import PRODUCTS, models_of
 
 _LAYERS = ("torch.nn.MultiheadAttention", "torch.nn.Transformer")
 _LIBRARIES = ("transformers.",)
-_CLASSIFIES = "transformers.AutoModelForImageClassification"
 _READY_MADE = ("timm.", "torchvision.models.")
 """Libraries whose networks with products over all positions are vision transformers, where they do not convolve."""
 
@@ -31,9 +30,7 @@ def attention_of(program: TrainingProgram, model: Model, calls: Sequence[Called]
 
 def _by_layers(model: Model) -> Evidence | None:
     """A layer of a transformer; an attention beside a convolutional network's norms is one of the network's layers."""
-    pictures = any(layer.startswith(_CLASSIFIES) for layer in model.layers)  # a transformer, or a ResNet
-    libraries = () if pictures else _LIBRARIES
-    stacks = libraries if _OF_IMAGES & model.layers and not _NORMS & model.layers else (*_LAYERS, *libraries)
+    stacks = _LIBRARIES if _OF_IMAGES & model.layers and not _NORMS & model.layers else (*_LAYERS, *_LIBRARIES)
     found = next((layer for layer in sorted(model.layers) if layer.startswith(stacks)), None)
     if found is None and not any(each.whole and not each.unknown for each in model.convolutions):
         ready = (each.layer for each in model.products.layers if each.by_position)
