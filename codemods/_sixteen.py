@@ -31,6 +31,8 @@ from ._scaler import holds
 from ._work import worth_of_work
 
 VOLTA, AMPERE = (7, 0), (8, 0)
+
+EVALUATED = "; the evaluation goes along: its figures come of 16-bit products, too"
 AUTOCAST_SINCE = (1, 10)  # torch.autocast
 LOGIT_LOSSES = {
     "torch.nn.BCELoss": "BCEWithLogitsLoss",

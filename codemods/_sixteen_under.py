@@ -19,6 +19,7 @@ from ._precision import CONVOLUTIONS, MATMULS, RECURRENT, called, models_of, sai
 from ._scaler import holds
 from ._sixteen import (
     AMPERE,
+    EVALUATED,
     LOGIT_LOSSES,
     VOLTA,
     islands,
@@ -88,6 +89,7 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         plan = Switch("bf16", CAPABLE, given.edit_at, () if in_a_file else beside(training))
         gpu = (ON_GPU,) if in_a_file else rests_on_gpu(training)
         assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *gpu, *rests_on_defaults(plan))
+        message += EVALUATED if training.evaluated is not None and reason is None else ""
         yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=Worth.HIGH)
 
 
@@ -228,6 +230,10 @@ def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Fin
             where = f"as `{given.text or '...'}` says"
             yield codemod.in_place(given.site or owner.site, f"the precision of Accelerate is chosen, {where}")
             continue
+        if owner.started is not None and (given.state == "absent" or given.values == (None,)):
+            where = "mixed precision ({}), where it is started as {} says".format(*owner.started)
+            yield codemod.in_place(site, f"Accelerate computes in {where}")
+            continue
         if site in told:
             continue
         told.add(site)
@@ -247,6 +253,8 @@ def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Fin
             *(() if plain and not kept else (LEARNS_IN_16_BITS,)),
         )
         worth = min(each for each in (worth_of(program, step) for step in steps) if each is not None)
+        trained = {site for step in steps for site in step.models}
+        message += EVALUATED if not reason and any(trained & {*each.models} for each in program.evaluations) else ""
         yield codemod.offer(site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 

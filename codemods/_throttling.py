@@ -48,6 +48,10 @@ PURE_METHODS = frozenset(
 )  # fmt: skip
 
 
+SYNCS = "sync_gradients"
+"""What Accelerate calls a batch that completes an accumulation by."""
+
+
 @dataclass
 class Throttling:
     """What becomes of the messages of one loop.
@@ -342,6 +346,22 @@ def new_counter(page: Page, node: ast.For, common: list[Action]) -> str:
         raise Refuse("`enumerate` means something else in this file")
     common += [replacing(target, f"{counter}, {text}"), replacing(iterated, f"enumerate({page.text(node.iter)})")]
     return counter
+
+
+def paced(page: Page, group: list[ast.stmt], header: str) -> str:
+    """The line above messages that an accumulation lets by: by the updates that are counted beside, if they are.
+
+    No number of batches may fit both (every second one, of those from 15 on every 16th). Raises ``Refuse``.
+    """
+    tests = (each for each in page.above(group[0]) if isinstance(each, ast.If))
+    test = next((each for each in tests if SYNCS in page.text(each.test)), None)
+    if test is None:
+        return header
+    counts = [each for each in test.body if isinstance(each, ast.AugAssign) and page.text(each.value) == "1"]
+    every = re.search(r"% (\d+)", header)
+    if not counts or every is None:
+        raise Refuse(f"line {test.lineno} lets by what completes an accumulation, and counts no updates")
+    return f"if {page.text(counts[0].target)} % {every[1]} == 0:"
 
 
 def guarding(edit: Edit, page: Page, group: list[ast.stmt], header: str) -> None:

@@ -91,6 +91,7 @@ from ._precision import (
 from ._scaler import Scaling, holds, scale, scaling_for
 from ._sixteen import (
     AMPERE,
+    EVALUATED,
     LOGIT_LOSSES,
     VOLTA,
     islands,
@@ -215,6 +216,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.in_place(place, "its layers are over before the next one is launched: 16 bits bring nothing")
             continue
         trained = len(step.forwards)
+        message += EVALUATED if len(plan.wraps) > trained else ""
         along = [
             Evidence("the forward pass" + (" of the evaluation" if number >= trained else "") + " goes along", place)
             for number, place in enumerate(wrap.region.first for wrap in plan.wraps)

@@ -54,6 +54,7 @@ from turbofix.program.evidence import of_device, of_loop, of_value
 from turbofix.program.model import Compiling, Framework, Model, Step, Training, TrainingProgram
 from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
 from ._loaders import reason_beside
 from ._options import TurnedOn, turned_on
@@ -145,6 +146,10 @@ class Plan:
     before: bool
     dynamic: bool = False
     methods: tuple[str, ...] = ()
+
+
+METHODS = regex(r"(forward|encode|decode|generate|get|predict|extract|sample|compute)(_|$)")
+"""How methods of networks of libraries are called; what is called otherwise is a part of the network."""
 
 
 @codemod.find
@@ -373,6 +378,9 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
     compiling, reason = model.compiling, why_not_as_it_is(program, model)
     if compiling is None or reason is not None:
         return reason
+    parts = [each for each in compiling.methods if model.cls is None and not METHODS.match(each)]
+    if parts:
+        return f"its parts are called one by one: compile each (`{compiling.text or 'model'}.{parts[0]}.compile()`)"
     if compiling.methods and program.libraries & ENVIRONMENTS:
         return "the model also acts in an environment, by the same methods, on a state at a time"
     if model.wrapped not in (None, PARALLEL, COPYING):

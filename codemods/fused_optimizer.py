@@ -277,7 +277,8 @@ def handed_over(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlac
         if program.framework is Framework.LIGHTNING:
             gpu, theirs = trains_on_gpu(training), training.module is None or is_sharded(training)
         else:
-            gpu, theirs = not stays_on_cpu(training), not training.own_optimizer or by_deepspeed(training)
+            own = training.own_optimizer or "create_optimizer" in training.overrides
+            gpu, theirs = not stays_on_cpu(training), not own or by_deepspeed(training)
             theirs = theirs or not is_off(training.argument("fsdp"))
         if gpu is False or theirs:
             continue

@@ -464,6 +464,8 @@ def why_not_under_trainer(program: TrainingProgram, training: Training, names: t
         return "it does without its activations (gradient_checkpointing): memory is what limits the batch"
     if by_deepspeed(training):
         return "DeepSpeed's configuration may name the batch, and must say the same"
+    if training.qualname.startswith("sentence_transformers"):
+        return "a loss for sentences may compare the samples of a batch with each other: a larger one is another task"
     own = sorted(training.overrides & (STEPPING | LOADING))
     if own:
         return f"the script's own trainer has a `{own[0]}`, which may count batches or compare their samples"

@@ -168,7 +168,9 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     reason, place = why_not(program), where(program)
     if reason is not None or place is None:
         lost = "nothing here calls what trains: set it where the training is started"
-        yield codemod.refuse(place or program.steps[0].loop.site, message, reason or lost, evidence=seen)
+        at = place or next((step.loop.site for step in program.steps), None)
+        if at is not None:
+            yield codemod.refuse(at, message, reason or lost, evidence=seen)
         return
     own = program.complete and not (program.framework in NAMES and is_open(program))
     wide = own and any(has_noticeable(each.products, batch) for each in models)

@@ -72,7 +72,7 @@ from ._syncs import (
     waits,
     why_shown,
 )
-from ._throttling import Throttling, guarding, refuse_more_than_messages
+from ._throttling import Throttling, guarding, paced, refuse_more_than_messages
 from ._trainers import on_gpu as trains_on_gpu
 
 BAR = "enable_progress_bar"
@@ -324,7 +324,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     here = page.node(plan.place)
     for group in shown.groups:
         if any(page.holds(statement, here) for statement in group) or plan.place in shown.hoisted:
-            guarding(edit, page, group, shown.header)
+            guarding(edit, page, group, paced(page, group, shown.header))
     for actions in shown.hoisted.values():
         for action in actions:
             action(edit)

@@ -150,7 +150,8 @@ def under_trainers(program: TrainingProgram, message: str) -> Iterator[Finding |
             warms = not all(is_off(training.argument(name)) for name in ("warmup_steps", "warmup_ratio"))
             if warms or training.own_optimizer or "constant" in map(str, kind.values):
                 continue
-            message, reason = AT_ONCE, why_not_setting(program, training, "warmup_steps", "100")
+            message = AT_ONCE.replace("a transformer", "a model of transformers")  # which may be a ResNet
+            reason = why_not_setting(program, training, "warmup_steps", "100")
         else:
             optimizer = program.optimizers[0] if len(program.optimizers) == 1 else None
             if optimizer is None or optimizer.qualname not in OPTIMIZERS or training.module is None:

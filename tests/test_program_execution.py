@@ -724,6 +724,48 @@ def test_decorators_of_the_project_and_context_managers() -> None:
     assert constant(named(execution, "b")) == 3
 
 
+def test_a_wrapper_in_a_wrapper_is_no_recursion() -> None:
+    execution = run(
+        """
+        def timed(message):
+            def decorator(function):
+                def wrapper(*args):
+                    result = function(*args)
+                    print(message)
+                    return result
+                return wrapper
+            return decorator
+        @timed("f")
+        def f(): return 1
+        @timed("g")
+        def g(): return 2
+        @timed("h")
+        def h(): return 3
+        @timed("i")
+        def i(): return 4
+        @timed("j")
+        def j(): return 5
+        @timed("k")
+        def k(): return f() + g() + h() + i() + j()
+        a = k()
+        """
+    )
+    assert constant(named(execution, "a")) == 15
+
+
+def test_a_function_that_calls_itself_with_something_else_is_followed_once_more() -> None:
+    execution = run(
+        """
+        def build(name):
+            if name == "outer":
+                return build("inner")
+            return 7 if name == "inner" else build(name)
+        a = build("outer")
+        """
+    )
+    assert constant(named(execution, "a")) == 7
+
+
 def test_inheritance_super_properties_and_class_methods() -> None:
     execution = run(
         """

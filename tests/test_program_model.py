@@ -1518,3 +1518,33 @@ def test_what_is_none_where_reading_fails_holds_no_items() -> None:
     (loader,) = found.loaders
     batch = loader.argument("batch_size")
     assert (batch.state, batch.values) == ("value", (4,))
+
+
+def test_what_may_be_complex_is_not_made_float32_behind_a_forward_pass() -> None:
+    source = """
+        import sys
+        import torch
+        from torch import nn
+        class Gains(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = nn.Linear(8, 8)
+            def forward(self, x):
+                return self.net(x)
+        class Filter(Gains):
+            def forward(self, x):
+                return {given}
+        model = Gains() if len(sys.argv) > 1 else Filter()
+        optimizer = torch.optim.Adam(model.parameters())
+        for x in torch.ones(4, 2, 8):
+            out = model(x)
+            loss = out.abs().mean()
+            loss.backward()
+            optimizer.step()
+        """
+    spectrum = "torch.complex(self.net(x).float(), self.net(x).float())"
+    found = [
+        program(source.format(given=given)).steps[0].forwards[0].outputs
+        for given in (spectrum, f"{spectrum}.real", "torch.fft.fft(x) * self.net(x)", "self.net(x)")
+    ]
+    assert [each is None for each in found] == [True, False, True, False]

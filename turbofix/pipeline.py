@@ -414,6 +414,7 @@ class Analysis:
         later = turn.after.report()
         rests = dict.fromkeys(assumption for each in turn.findings for assumption in each.assumes)
         told = {(each.codemod, *place(each)) for each in examined if each.fixable}
+        once = {each.name for each in self.codemods if each.once} & {name for name, *_ in told}
         waits = None if codemod in self.codemods else f"it waits for `{codemod.name}`, which was not chosen"
         more = [
             replace(
@@ -426,6 +427,7 @@ class Analysis:
             for found in later.findings
             if (each := way.examined(found)) is not None
             and each.codemod != codemod.name
+            and each.codemod not in once
             and (each.codemod, *place(each)) not in told
         ]
         right = [way.in_place(each) for each in later.in_place if each.codemod != codemod.name]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from turbofix.program import builtin_calls, calls, config_files, imports, libraries, methods
 from turbofix.program.events import Arguments, Passed
-from turbofix.program.tensors import ANY_DTYPE, detached, part_of, tensors_in, with_roles
+from turbofix.program.tensors import ANY_DTYPE, detached, in_precision, part_of, tensors_in, with_roles
 from turbofix.program.values import (
     CUT,
     NONE,
@@ -254,7 +254,7 @@ def _read_tensor(interp: Interpreter, value: Tensor, name: str, node: ast.AST, c
     if name == "data":
         return detached(value, interp.origin(node))
     if name in _TENSOR_VIEWS:
-        return value
+        return in_precision(value, name)
     if name == "grad":
         interp.event("grad_read", node, "", value)
         return with_roles(value, frozenset({"grad"}), interp.origin(node))

@@ -381,7 +381,8 @@ def decorate(interp: Interpreter, function: Function) -> Value:
             if each.qualname == "torch.compile":
                 interp.event("compile", function.node, each.qualname, function)
             continue
-        if isinstance(each, (Function, Bound, Partial)) and not (type(each) is Function and each.node in interp.active):
+        under_way = type(each) is Function and interp.active.get(each.node)
+        if isinstance(each, (Function, Bound, Partial)) and not under_way:
             changed = call(interp, each, positional(value), function.node)
             if isinstance(changed, (Function, Bound, Partial)):
                 value = changed
@@ -392,17 +393,39 @@ def invoke(interp: Interpreter, function: Function, arguments: Arguments, node: 
     """Execute a function's body. ``node`` is the call; None for a function that nobody calls."""
     body = function.node
     interp.called.add(body)
-    if body in interp.active or interp.call_depth > DEEPEST:
+    outer = [given for scope, given in interp.active.get(body, ()) if scope is function.scope]
+    if interp.call_depth > DEEPEST or len(outer) > 1 or (outer and _passes_the_same(outer[0], arguments)):
         return interp.summaries.get(body, UNKNOWN)
     count = interp.count(body)
-    most = CONTEXTS_OF_TRAINING if isinstance(body, ast.Lambda) or len(body.body) > FEW else CONTEXTS_OF_REGISTRY
-    if count >= CONTEXTS and (count >= most or not interp.glance.differs_by_call(body, function.module)):
+    closure = (body, function.scope)
+    is_wrapper = function.scope.parent is not None and closure not in interp.closures  # which wraps what no other does
+    is_first = is_wrapper or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))  # or makes one
+    interp.closures.add(closure)
+    is_long = isinstance(body, ast.Lambda) or len(body.body) > FEW
+    most = CONTEXTS_OF_TRAINING if is_long and not is_first else CONTEXTS_OF_REGISTRY
+    if count >= CONTEXTS and (count >= most or not (is_first or interp.glance.differs_by_call(body, function.module))):
         if node is not None:
             interp.summarized.append((interp.frame, node, body))
         return interp.summaries.get(body, UNKNOWN)
     result = _execute(interp, function, arguments, node)
     interp.summaries[body] = join(interp.summaries.get(body), result) or result
     return result
+
+
+def _passes_the_same(first: Arguments, second: Arguments) -> bool:
+    """Whether a function that calls itself is given nothing else by which it would take another way."""
+    pairs = [(passed, second.keywords.get(name, passed)) for name, passed in first.keywords.items()]
+    pairs += zip(first.positions, second.positions, strict=False)
+    return not any(_differ(one.value, two.value) for one, two in pairs)
+
+
+def _differ(one: Value, two: Value) -> bool:
+    if isinstance(one, Const) and isinstance(two, Const):
+        return one.value != two.value
+    return type(one) is type(two) in _TELLING and one is not two
+
+
+_TELLING = (Instance, Mapping, Class, Function, Bound)
 
 
 def _execute(interp: Interpreter, function: Function, arguments: Arguments, node: ast.AST | None) -> Value:
@@ -416,7 +439,8 @@ def _execute(interp: Interpreter, function: Function, arguments: Arguments, node
     level = interp.enter("call", node, function)
     interp.frame = frame = interp.frames[level] = Frame(function, scope, function.module, arguments=arguments)
     interp.call_depth += 1
-    interp.active.add(body)
+    active = interp.active.get(body, ())
+    interp.active[body] = (*active, (function.scope, arguments))
     bind_parameters(interp, function, arguments, scope, node)
     for value, place in zip(function.decorators, getattr(body, "decorator_list", ()), strict=True):
         if stops_gradients(value):
@@ -427,7 +451,7 @@ def _execute(interp: Interpreter, function: Function, arguments: Arguments, node
         frame.returned = interp.eval(body.body)
     elif interp.block(body.body):
         frame.returned = join(frame.returned, NONE)
-    interp.active.discard(body)
+    interp.active[body] = active
     interp.call_depth -= 1
     interp.control, interp.frame = up, outer
     if interp.glance.is_generator(body, function.module):

@@ -51,16 +51,12 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
     called = {site for step in steps for site in step.models}
     if not called:
         return models
-    forwards: dict[object, list[Event]] = {}
-    for event in outermost(analysis, analysis.facts.of("forward")):
-        for value in models_in(event.receiver):
-            forwards.setdefault(analysis.facts.origin_site(value.origin), []).append(event)
-    set_up = _set_up(analysis)
+    forwards, set_up = _forwards(analysis), _set_up(analysis)
     inside = _inside(analysis, [event for events in forwards.values() for event in events])
 
     def passes(site: Site) -> tuple[list[Event], list[Event]]:
         own = forwards.get(site, [])
-        return own, [each for node in {id(event.node) for event in own} for each in inside.get(node, ())]
+        return own, [each for node in dict.fromkeys(id(event.node) for event in own) for each in inside.get(node, ())]
 
     uses, hooked = list(_uses(analysis, forwards)), next(_hooks(analysis, built=True), None)
     dead = [event for event in analysis.facts.dead if event.kind == "compile"]
@@ -86,6 +82,20 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
     return tuple(with_own(each) if each.site in called else each for each in models)
 
 
+def _forwards(analysis: Analysis) -> dict[object, list[Event]]:
+    """The calls of each model, by where it is made."""
+    forwards: dict[object, list[Event]] = {}
+    for event in outermost(analysis, analysis.facts.of("forward")):
+        for value in models_in(event.receiver):
+            forwards.setdefault(analysis.facts.origin_site(value.origin), []).append(event)
+    return forwards
+
+
+def differentiated(analysis: Analysis) -> dict[object, Hazard]:
+    """The models beside whose calls the program takes gradients by itself, by where they are made."""
+    return {site: hazard for hazard, sites in _gradients(analysis, _forwards(analysis)) for site in sites}
+
+
 def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]:
     """What happens in each call of a model, by the node of the call."""
     nodes = {id(event.node) for event in forwards}
@@ -106,17 +116,18 @@ def _uses(analysis: Analysis, forwards: dict[object, list[Event]]) -> Iterator[t
     """What else a program does with its models that a compiled one does not go with; with which, or with any."""
     facts = analysis.facts
     yield from ((hazard, set()) for hazard in _hooks(analysis, built=False))
-    for event in facts.of("autograd_grad"):
-        scope, why = (
-            facts.frames(event)[-1].scope,
-            "the program takes gradients by itself, perhaps to differentiate them",
-        )
-        pairs = ((site, frame) for site, calls in forwards.items() for each in calls for frame in facts.frames(each))
-        beside = {site for site, frame in pairs if frame.scope is scope}
-        yield Hazard(why, facts.site(event)), beside
+    yield from _gradients(analysis, forwards)
     for event in facts.of("call"):
         if event.name.startswith(("torch.jit.", "torch.onnx.", "torch.fx.", "torch.ao.", "torch.export.")):
             yield Hazard(f"the program calls {event.name}", facts.site(event)), set()
+
+
+def _gradients(analysis: Analysis, forwards: dict[object, list[Event]]) -> Iterator[tuple[Hazard, set[object]]]:
+    facts, why = analysis.facts, "the program takes gradients by itself, perhaps to differentiate them"
+    for event in facts.of("autograd_grad"):
+        scope = facts.frames(event)[-1].scope
+        pairs = ((site, frame) for site, calls in forwards.items() for each in calls for frame in facts.frames(each))
+        yield Hazard(why, facts.site(event)), {site for site, frame in pairs if frame.scope is scope}
 
 
 def _hooks(analysis: Analysis, *, built: bool) -> Iterator[Hazard]:

@@ -506,7 +506,10 @@ def _made_tensor(  # noqa: PLR0913
     roles = roles_of(tensors) if name.endswith("_like") is False and from_host else frozenset()
     if name not in ("as_tensor", "asarray", "from_numpy"):  # a copy, without the graph of what it was copied from
         roles -= {"output", "maybe_output", "prediction"}
-    return Tensor(roles - {"loss"} | {"made"}, place, interp.origin(node), pageable=from_host or place == "cpu")
+    dtype = arguments.keywords.get("dtype")
+    is_complex = dtype is not None and str(getattr(dtype.value, "qualname", "")).startswith("torch.c")
+    roles |= {"made", "complex"} if is_complex else {"made"}
+    return Tensor(roles - {"loss"}, place, interp.origin(node), pageable=from_host or place == "cpu")
 
 
 def call_unknown(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:

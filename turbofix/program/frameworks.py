@@ -29,7 +29,7 @@ _OWNERS = {
     "transformers.Trainer": Framework.TRANSFORMERS,
     "transformers.Seq2SeqTrainer": Framework.TRANSFORMERS,
     "sentence_transformers.SentenceTransformerTrainer": Framework.TRANSFORMERS,
-    "sentence_transformers.trainer.SentenceTransformerTrainer": Framework.TRANSFORMERS,
+    "sentence_transformers.cross_encoder.CrossEncoderTrainer": Framework.TRANSFORMERS,
     "setfit.Trainer": Framework.TRANSFORMERS,
 }
 """What starts a framework: a call of it, or of a constructor of its own (``Trainer.from_argparse_args``), or an object

@@ -304,7 +304,7 @@ def fill(interp: Interpreter, table: Mapping) -> None:
     if not empty or table.made_at is None or sum(level.kind == "call" for level in table.made_at.chain()) > 1:
         return
     known, active = 0, interp.active
-    interp.active = set()  # what registers may be what reads the table: it calls itself no more than the modules do
+    interp.active = {}  # what registers may be what reads the table: it calls itself no more than the modules do
     while known < len(interp.modules):
         known = len(interp.modules)
         for module in [*interp.modules.values()]:

@@ -112,7 +112,7 @@ class Interpreter:
     # CPython finds the attributes of an object that has more than thirty by looking for them each time, but for slots.
     __slots__ = (
         *("read", "root", "beside", "folders", "modules", "sought", "module_controls", "roots", "loops", "loop_depth"),
-        *("call_depth", "counts_of_dead"),
+        *("call_depth", "counts_of_dead", "closures"),
         *("budget", "glance", "changed", "in_order", "functions", "classes", "called", "frames", "active", "counts"),
         *("counted", "summaries", "instances", "made", "opaques", "flags", "forwarded", "fetched", "default_device"),
         *("_settings", "_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "expressions"),
@@ -144,7 +144,8 @@ class Interpreter:
         self.frames: dict[Control, Frame] = {}  # of every module and call that was executed
         self.summarized: list[tuple[Frame, ast.AST, ast.AST]] = []  # calls of functions that were not executed again
         self.handed: list[tuple[Value, ast.AST, Control, Frame]] = []  # what a call that is not followed may call
-        self.active: set[ast.AST] = set()
+        self.active: dict[ast.AST, tuple[tuple[Scope, Arguments], ...]] = {}  # of each function the calls under way
+        self.closures: set[tuple[ast.AST, Scope]] = set()  # what was called, by where it was defined
         self.counts: dict[ast.AST, int] = {}  # how often each function was called, each class's object made
         self.counts_of_dead: dict[ast.AST, int] = {}  # the same in branches that never run
         self.counted: list[ast.AST] = []  # these functions and classes as they were called

@@ -204,6 +204,11 @@ def is_product(name: str) -> bool:
     return owner in ("torch", "Tensor", "torch.nn.functional") and last in _HALF
 
 
+MAKES_COMPLEX = words("complex polar view_as_complex stft fft fft2 fftn rfft rfft2 rfftn ifft ifft2 ifftn")
+MAKES_REAL = words("abs angle real imag view_as_real istft hfft irfft irfft2 irfftn")
+"""What gives complex numbers, by its last name, and what gives real ones of these."""
+
+
 def precision_of(name: str, *, half: bool) -> bool:
     """Whether an operation of torch gives 16 bits under autocast, where ``half`` says whether its operands have them.
 
@@ -237,7 +242,7 @@ def returns_tensor(module: str) -> bool:
 
 FACTORIES = words(
     """
-    arange as_tensor asarray bartlett_window blackman_window complex empty empty_like eye from_file from_numpy
+    arange as_tensor asarray bartlett_window blackman_window empty empty_like eye from_file from_numpy
     frombuffer full full_like hamming_window hann_window linspace logspace normal ones ones_like rand rand_like
     randint randint_like randn randn_like randperm scalar_tensor sparse_coo_tensor sparse_csr_tensor tensor
     tril_indices triu_indices zeros zeros_like Tensor FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
@@ -387,7 +392,8 @@ LAUNCHERS = words(
 TRAINERS_START = words(
     """
     lightning.pytorch.Trainer.fit pytorch_lightning.Trainer.fit transformers.Trainer.train
-    transformers.Seq2SeqTrainer.train
+    transformers.Seq2SeqTrainer.train sentence_transformers.SentenceTransformerTrainer.train
+    sentence_transformers.cross_encoder.CrossEncoderTrainer.train
     """
 )
 """Methods by which a framework's own trainer reads its loaders and trains."""
@@ -498,123 +504,7 @@ def canonical(qualname: str) -> str:
 
 # --- which call makes what ------------------------------------------------------------------------------------------
 
-_KINDS = {
-    "torch.utils.data.DataLoader": "loader",
-    "torch.utils.data.TensorDataset": "dataset",
-    "torch.utils.data.Subset": "dataset",
-    "torch.utils.data.ConcatDataset": "dataset",
-    "torch.utils.data.ChainDataset": "dataset",
-    "torch.utils.data.StackDataset": "dataset",
-    "torch.utils.data.Dataset": "dataset",
-    "torch.utils.data.IterableDataset": "dataset",
-    "datasets.load_dataset": "dataset",
-    "datasets.load_from_disk": "dataset",
-    "datasets.Dataset.from_dict": "dataset",
-    "datasets.Dataset.from_pandas": "dataset",
-    "datasets.Dataset.from_list": "dataset",
-    "datasets.Dataset.from_generator": "dataset",
-    "datasets.concatenate_datasets": "dataset",
-    "torch.nn.DataParallel": "wrapper",
-    "torch.nn.parallel.DistributedDataParallel": "wrapper",
-    "torch.nn.parallel.DistributedDataParallelCPU": "wrapper",
-    "torch.distributed.fsdp.FullyShardedDataParallel": "wrapper",
-    "apex.parallel.DistributedDataParallel": "wrapper",
-    "torch.optim.swa_utils.AveragedModel": "wrapper",
-    "torch_geometric.nn.DataParallel": "wrapper",
-    "torch_geometric.nn.to_hetero": "wrapper",
-    "torch_geometric.nn.to_hetero_with_bases": "wrapper",
-    "timm.create_model": "module",
-    "segmentation_models_pytorch.create_model": "module",
-    "timm.utils.ModelEmaV2": "wrapper",
-    "timm.utils.ModelEma": "wrapper",
-    "ema_pytorch.EMA": "wrapper",
-    "torch.hub.load": "module",
-    "torch.jit.load": "module",
-    "clip.load": "module",
-    "transformers.AdamW": "optimizer",
-    "transformers.Adafactor": "optimizer",
-    "bitsandbytes.optim.Adam8bit": "optimizer",
-    "bitsandbytes.optim.AdamW8bit": "optimizer",
-    "bitsandbytes.optim.PagedAdamW8bit": "optimizer",
-    "bitsandbytes.optim.PagedAdamW": "optimizer",
-    "bitsandbytes.optim.AdamW": "optimizer",
-    "bitsandbytes.optim.Adam": "optimizer",
-    "bitsandbytes.optim.SGD8bit": "optimizer",
-    "bitsandbytes.optim.Lion8bit": "optimizer",
-    "apex.optimizers.FusedAdam": "optimizer",
-    "apex.optimizers.FusedLAMB": "optimizer",
-    "apex.optimizers.FusedSGD": "optimizer",
-    "apex.optimizers.FusedNovoGrad": "optimizer",
-    "apex.fp16_utils.FP16_Optimizer": "optimizer",
-    "deepspeed.ops.adam.FusedAdam": "optimizer",
-    "deepspeed.ops.adam.DeepSpeedCPUAdam": "optimizer",
-    "deepspeed.ops.lamb.FusedLamb": "optimizer",
-    "timm.optim.create_optimizer": "optimizer",
-    "timm.optim.create_optimizer_v2": "optimizer",
-    "timm.optim.optim_factory.create_optimizer": "optimizer",
-    "torch.distributed.optim.ZeroRedundancyOptimizer": "optimizer",
-    "horovod.torch.DistributedOptimizer": "optimizer",
-    "lion_pytorch.Lion": "optimizer",
-    "pytorch_pretrained_bert.BertAdam": "optimizer",
-    "pytorch_pretrained_bert.optimization.BertAdam": "optimizer",
-    "pytorch_transformers.AdamW": "optimizer",
-    "timm.scheduler.create_scheduler": "scheduler",
-    "timm.scheduler.create_scheduler_v2": "scheduler",
-    "torch.amp.GradScaler": "scaler",
-    "torch.cuda.amp.GradScaler": "scaler",
-    "torch.cpu.amp.GradScaler": "scaler",
-    "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler": "scaler",
-    "timm.utils.NativeScaler": "lossscaler",
-    "timm.utils.ApexScaler": "lossscaler",
-    "torch.autocast": "autocast",
-    "torch.cuda.amp.autocast": "autocast",
-    "torch.cpu.amp.autocast": "autocast",
-    "torch.no_grad": "gradmode",
-    "torch.inference_mode": "gradmode",
-    "torch.enable_grad": "gradmode",
-    "torch.set_grad_enabled": "gradmode",
-    "torch.device": "device",
-    "torch.Generator": "generator",
-    "torch.cuda.Stream": "stream",
-    "torch.cuda.Event": "event",
-    "evaluate.load": "metric",
-    "evaluate.combine": "metric",
-    "datasets.load_metric": "metric",
-    "accelerate.Accelerator": "accelerator",
-    "lightning.fabric.Fabric": "fabric",
-    "lightning.pytorch.Trainer": "trainer",
-    "pytorch_lightning.Trainer": "trainer",
-    "transformers.Trainer": "trainer",
-    "transformers.Seq2SeqTrainer": "trainer",
-    "trl.SFTTrainer": "trainer",
-    "trl.DPOTrainer": "trainer",
-    "trl.GRPOTrainer": "trainer",
-    "transformers.TrainingArguments": "config",
-    "transformers.Seq2SeqTrainingArguments": "config",
-    "trl.SFTConfig": "config",
-    "transformers.DataCollatorWithPadding": "transform",
-    "transformers.DataCollatorForLanguageModeling": "transform",
-    "transformers.DataCollatorForSeq2Seq": "transform",
-    "transformers.default_data_collator": "transform",
-    "torch.utils.tensorboard.SummaryWriter": "writer",
-    "tensorboardX.SummaryWriter": "writer",
-    "logging.getLogger": "logger",
-    "loguru.logger": "logger",
-    "wandb.init": "writer",
-    "visdom.Visdom": "writer",
-    "torch.nn.Parameter": "parameter",
-    "torch.nn.UninitializedParameter": "parameter",
-    "torch.nn.Buffer": "parameter",
-    "transformers.HfArgumentParser": "classparser",
-    "trl.TrlParser": "classparser",
-    "trl.H4ArgumentParser": "classparser",
-    "torchvision.models.inception_v3": "module",
-    "monai.data.DataLoader": "loader",
-    "torch.profiler.profile": "profiler",
-    "torch.autograd.profiler.profile": "profiler",
-    "torch.autograd.detect_anomaly": "debugmode",
-    "torch.autograd.set_detect_anomaly": "debugmode",
-}
+_KINDS = {name: kind for kind, names in rows_of("kinds.tsv") for name in names.split()}
 
 _OPEN_PACKAGES: tuple[tuple[str, str, str], ...] = (
     ("torch.optim.lr_scheduler.", "Upper", "scheduler"),

@@ -11,6 +11,7 @@ from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.arguments import argument_from
+from turbofix.program.compiling import differentiated
 from turbofix.program.events import Arguments, Event
 from turbofix.program.libraries import LOSSES, SCALAR_LOSSES, words
 from turbofix.program.loaders import loader_sites
@@ -130,6 +131,7 @@ def _started(analysis: Analysis, training: Training, event: Event | None, module
     one_class = len({each.cls.node for each in modules if isinstance(each, Instance)}) == 1
     inside = called is None or not one_class or not isinstance(statement, (ast.Expr, ast.Assign))
     parts: dict[tuple[str, Site], tuple[Model, Site]] = {}
+    taken = differentiated(analysis)
     for module in modules:
         own = _inits(module)[:1] if isinstance(module, Instance) and inside else []
         ends = [places.site(each.node.body[-1], each.module) for each in own if isinstance(each.node, ast.FunctionDef)]
@@ -141,7 +143,8 @@ def _started(analysis: Analysis, training: Training, event: Event | None, module
         if _has_own_layers(module):
             for model in models_given(analysis, [module]):
                 alone = Hazard(_ONE_BY_ONE, model.site) if id(module) not in run else None
-                compiling = Compiling(barred=alone, methods=() if run.get(id(module), True) else ("forward",))
+                by_name = () if run.get(id(module), True) else ("forward",)
+                compiling = Compiling(barred=alone or taken.get(model.site), methods=by_name)
                 parts[name, model.site] = replace(model, compiling=compiling), ends[0]
             continue
         set_up = [node for init in _inits(module) for node in walk(init.node) if isinstance(node, ASSIGNING)]
@@ -154,7 +157,7 @@ def _started(analysis: Analysis, training: Training, event: Event | None, module
                         each.uses.add("parameters")  # its optimizer takes those of the whole module
                 by_name = ("forward",) if any(run.get(id(each)) is False for each in members(value)) else ()
                 for model in models_given(analysis, [value]):
-                    compiling = Compiling(methods=by_name)
+                    compiling = Compiling(barred=taken.get(model.site), methods=by_name)
                     parts[f"{name}.{attribute}", model.site] = replace(model, compiling=compiling), ends[0]
     return replace(training, inside=inside, parts=tuple((name, *part) for (name, _), part in parts.items()))
 

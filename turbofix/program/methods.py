@@ -318,7 +318,12 @@ def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments
         access.write_attribute(interp, instance, "hparams", _hyperparameters(interp, arguments), node)
         return NONE
     if instance.base is not None:
-        return _call_made(interp, instance.base, name, arguments, node)
+        made = instance.base
+        method = instance.cls.find("create_optimizer") if (made.kind, name) == ("trainer", "train") else None
+        if type(method) is Function:
+            instance.attributes.setdefault("model", externals.first(made.arguments, "model") or UNKNOWN)
+            calls.call(interp, Bound(instance, method), Arguments(), node)
+        return _call_made(interp, made, name, arguments, node)
     if calls.is_module(instance):
         return _call_model(interp, instance, name, arguments, node)
     instance.uses.add(name)

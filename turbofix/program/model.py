@@ -1347,12 +1347,16 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Owner(Told):
-    """One ``Accelerator(...)`` or ``Fabric(...)``: the object through which a framework trains."""
+    """One ``Accelerator(...)`` or ``Fabric(...)``: the object through which a framework trains.
+
+    ``started`` is a precision that Accelerate's launcher is told by a file of the project, and the name of that file.
+    """
 
     site: Site
     qualname: str
     arguments: Mapping[str, Argument]
     open_mapping: bool = False
+    started: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -15,6 +17,7 @@ from turbofix.program.libraries import PREPARES
 from turbofix.program.model import Argument, Owner, Placement
 from turbofix.program.names import dotted
 from turbofix.program.values import Const, Instance, Made, Value, flatten, members
+from turbofix.regex import regex
 
 PLACED = Placement("conditional", mps=True)
 """Where such an object moves things: whoever starts the program chooses the device, which may be any."""
@@ -49,6 +52,9 @@ _CASTING = ("mixed_precision", "mixed_precision_policy", "set_mixed_precision")
 _SHARDING = ("FullyShardedDataParallelPlugin", "FSDPStrategy", "ModelParallelStrategy", "XLAFSDPStrategy")
 
 
+_PRECISION = regex(r"""^(?!\s*#).*\bmixed_precision[:=\s]\s*["']?(bf16|fp16)\b""", re.MULTILINE)
+
+
 def is_owner(value: Value) -> bool:
     """Whether a value is an ``Accelerator`` or a ``Fabric``."""
     return isinstance(value, Made) and value.kind in ("accelerator", "fabric")
@@ -68,7 +74,20 @@ def owners(analysis: Analysis) -> tuple[Owner, ...]:
             }
             is_open = event.arguments.open or bool(event.arguments.star)
             found.setdefault(facts.site(event), Owner(facts.site(event), made.qualname, arguments, is_open))
-    return tuple(found[site] for site in sorted(found))
+    started = _started(analysis) if found else None
+    return tuple(replace(found[site], started=started) for site in sorted(found))
+
+
+def _started(analysis: Analysis) -> tuple[str, str] | None:
+    """A 16-bit precision by which Accelerate's launcher is told to start the script, and the file that says so."""
+    execution = analysis.execution
+    for path in sorted(execution.beside(".yaml", ".yml", ".sh")):
+        text = execution.read(path) or ""
+        by_script = path.suffix == ".sh" and "accelerate launch" in text and execution.entry.path.name in text
+        said = _PRECISION.search(text) if by_script or "distributed_type:" in text else None
+        if said is not None:
+            return said[1], path.name
+    return None
 
 
 def hands_over(analysis: Analysis, made: tuple[Owner, ...]) -> bool:

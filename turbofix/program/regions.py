@@ -19,6 +19,7 @@ from turbofix.program.libraries import is_product, unfit_for_half
 from turbofix.program.model import Output, Region
 from turbofix.program.names import dotted, loaded, reads_of, stored, walk_here
 from turbofix.program.sites import LOOPS, blocks, contains, number_in
+from turbofix.program.tensors import tensors_in
 from turbofix.program.values import Const, External, Instance, Made, ModuleValue, Sequence, Tensor, Value, members
 from turbofix.records import dataclass
 
@@ -296,7 +297,7 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
     statements = span.statements
     last = -1
     outputs: list[Output] = []
-    complete = True
+    complete, imaginary = True, False
     products: dict[Site, int] = {}
     criteria: list[tuple[str, int]] = []
     logarithms = False
@@ -330,6 +331,9 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
             found = _output(analysis, event, module) if node is event.node else None
             complete = complete and found is not None
             outputs += [each for each in found or () if each not in outputs]
+            given = event.returned if event.returned is not None else event.result
+            imaginary |= any("complex" in tensor.roles for tensor in tensors_in(given))
+    complete = complete and not (imaginary and outputs)  # `.float()` would drop what is imaginary
     loss = members(backward.receiver) if backward is not None else ()
     both = [statements[index] for index in sorted(calling & judging)]
     return replace(

@@ -296,7 +296,12 @@ def unknown_of(tensors: list[Tensor], origin: Origin) -> Tensor:
 
 def in_precision(tensor: Tensor, name: str) -> Tensor:
     """What an operation of that name makes of its operands' precision under autocast, given what it made otherwise."""
-    half = libraries.precision_of(name, half=tensor.half)
+    half, last = libraries.precision_of(name, half=tensor.half), name.rpartition(".")[2]
+    if last in libraries.MAKES_COMPLEX:
+        tensor = with_roles(tensor, frozenset({"complex"}))
+    elif "complex" in tensor.roles and last in libraries.MAKES_REAL:
+        tensor = with_roles(tensor, NO_ROLES)
+        tensor.roles -= {"complex"}
     if half == tensor.half:
         return tensor
     return with_half(tensor, half)

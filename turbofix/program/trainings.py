@@ -24,10 +24,17 @@ from turbofix.program.sites import FUNCTIONS
 from turbofix.program.unread import wish_at
 from turbofix.program.values import Class, Const, External, Function, Instance, Made, Sequence, Value, members
 
-_CLASSES = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments", "trl.SFTConfig")
+_CLASSES = (
+    *("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments", "trl.SFTConfig"),
+    "sentence_transformers.SentenceTransformerTrainingArguments",
+    "sentence_transformers.cross_encoder.CrossEncoderTrainingArguments",
+)
 """What tells a trainer of transformers how to train."""
 
-_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer", "trl.SFTTrainer")
+_TRAINERS = (
+    *("transformers.Trainer", "transformers.Seq2SeqTrainer", "trl.SFTTrainer"),
+    *("sentence_transformers.SentenceTransformerTrainer", "sentence_transformers.cross_encoder.CrossEncoderTrainer"),
+)
 _STARTS = tuple(f"{name}.train" for name in _TRAINERS)
 
 _SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
@@ -276,7 +283,7 @@ def _made_in(model: Value) -> Precision:
     """The precision that a model of transformers is made in; "own" for a class of the project."""
     if isinstance(model, Instance):
         return "own"
-    if not isinstance(model, Made) or model.kind != "module" or not model.qualname.startswith("transformers."):
+    if not isinstance(model, Made) or model.kind != "module" or "transformers." not in model.qualname:
         return "unknown"
     if model.arguments.open:
         return "unknown"
