@@ -103,6 +103,9 @@ FEWEST, TINY, SMALL, NARROW, ENOUGH = 4, 8, 16, 32, 64
 """A batch of at most so many samples is too few for an update, tiny, or small; or small where kernels hardly start; and
 what is enough."""
 
+FEW_POSITIONS, ENOUGH_POSITIONS = 4096, 16384
+"""Of texts that are cut out of one: so many tokens in a batch are few, and what is enough."""
+
 SMALL_ROWS, ENOUGH_ROWS, ENOUGH_TEXTS = 64, 256, 32
 """The same for rows of a table and for pictures of 32 by 32: a step over a few is nothing but the start of kernels; and
 what is enough for the ``Trainer``, whose own default is a batch of 8."""
@@ -110,13 +113,17 @@ what is enough for the ``Trainer``, whose own default is a batch of 8."""
 LARGE = regex(r"[Rr]esize\w*\(\D{0,9}([6-9]\d|\d{3})|\b(224|227|299|384)\b")
 """What tells that pictures are made larger: the number that they are resized to, or one that networks are made for."""
 
-ENLARGING = ("ConvTranspose", "PixelShuffle", "Upsample")
-"""Layers of what gives a picture, or a number for each of its points."""
+ENLARGING = regex(
+    r"\.(ConvTranspose|PixelShuffle|Upsample)|For\w*(Detection|Segmentation)\b"
+    r"|^(diffusers|torchvision\.models\.segmentation)\."
+)
+"""Layers and networks that give a picture, a number for each of its points, or the objects on a large one."""
 
 BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
-"""The two settings of transformers' trainer."""
+EVALUATION = "per_device_eval_batch_size"
+"""Settings of transformers' trainer."""
 
-COUNTED = ", and its updates, which are counted, read {:.3g} times as many samples"
+COUNTED = ", and as many updates read {:.3g} times as many samples"
 TOO_FEW = "which fill a GPU only where a sample or the model is large"
 
 NAMED = regex(
@@ -164,19 +171,21 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         size = smallest(loader)
         if size is None or place(loader) in told or program.framework in (Framework.TRANSFORMERS, Framework.DEEPSPEED):
             continue  # their settings name the batch
-        accumulation = next((step.accumulation for step in steps if step.accumulation is not None), None)
+        several = [by for by in (step.accumulation for step in steps) if by is not None and one_number(by.steps) != 1]
+        accumulation = next(iter(several), None)
         sums = None if loader.role == "evaluation" else next(iter(summed(program)), None)
         by, many = accumulation or sums, 1 if sums is None else one_number(sums)
         small, enough = bounds(program, loader, steps, size)
         if by is not None or size <= small:
             told.add(place(loader))  # who evaluates with the same number has been spoken of
-        if accumulation is None and many is not None and size * many <= small:
+        if accumulation is None and many is not None and size * many <= small + (small == FEWEST - 1 and many > 1):
             if assumes is not None:
                 yield grown(program, loader, steps, (size, small, enough), assumes, told, sums)
         elif by is not None and (len(steps) == 1 or (by is sums and not program.steps)):
             yield from accumulated(program, loader, steps, by, (size, small, enough))
     told_to = (one_number(each.argument(BATCH)) for each in program.trainings)
-    if program.trained_at is not None and not any((*map(smallest, program.loaders), *told_to)):
+    known = map(smallest, (*program.loaders, *by_hand(program)))
+    if program.trained_at is not None and not any((*known, *told_to)):
         yield from named(program, program.trained_at)
 
 
@@ -224,6 +233,9 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     as_they_are = size == 1 and "decode" in work and "transform" not in work
     if as_they_are or any(layer.endswith("3d") for layer in layers) or program.libraries & ENVIRONMENTS:
         return 0, 0  # a few volumes, or a whole photograph, fill the memory; an agent's batch is a part of its method
+    window = next((step.draws for step in steps if step.draws), None) if loader not in program.loaders else None
+    if window is not None:
+        return min(SMALL_ROWS - 1, FEW_POSITIONS // window), min(max(ENOUGH, size * 4), ENOUGH_POSITIONS // window)
     detects, evaluates = any(map(is_detector, models)), loader.role == "evaluation"
     if not (is_read_again(program, loader) and not detects if evaluates else loader.role in ("training", "both")):
         return 0, 0
@@ -235,12 +247,14 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     little = data.qualname in SMALL_IMAGES and not says(program, LARGE)
     if little or ((data.kind == "tensors" or data.table or bare) and not large):
         return SMALL_ROWS, min(ENOUGH_ROWS, max(SMALL_ROWS * 2, size * 8))
-    if any(layer.rpartition(".")[2].startswith(ENLARGING) for layer in layers):
+    if any(map(ENLARGING.search, layers)):
         return FEWEST - 1, SMALL  # what it gives is as large as a picture, and so is what it computes on the way
-    narrow = models and all(
-        each.products.layers and not each.convolutions and is_bound_by_launches(each.products, size) for each in models
-    )
-    return NARROW if narrow else SMALL, max(ENOUGH, size * 4)
+    if models and all(each.products.layers and is_bound_by_launches(each.products, size) for each in models):
+        convolved = [each for model in models for each in model.convolutions]
+        if all(each.dims == 1 and not each.whole for each in convolved):
+            small = NARROW if convolved or "decode" in work else SMALL_ROWS
+            return small, max(small * 2, size * 4)
+    return SMALL, max(ENOUGH, size * 4)
 
 
 def says(program: TrainingProgram, pattern: re.Pattern[str]) -> bool:
@@ -254,11 +268,13 @@ def models_of(program: TrainingProgram, steps: list[Step]) -> list[Model]:
     return [model for model in program.models if model.site in sites or not steps]
 
 
-def norm_of(program: TrainingProgram, steps: list[Step]) -> str | None:
+def norm_of(
+    program: TrainingProgram, steps: list[Step], names: tuple[str, ...] = ("BatchNorm", "SyncBatchNorm", "batch_norm")
+) -> str | None:
     """A layer of the steps' models that looks at the batch as a whole."""
     layers = {layer.rpartition(".")[2] for model in models_of(program, steps) for layer in model.layers}
     layers |= {call.qualname.rpartition(".")[2] for step in steps for call in step.calls}
-    return min((each for each in layers if each.startswith(("BatchNorm", "SyncBatchNorm", "batch_norm"))), default=None)
+    return min((each for each in layers if each.startswith(names)), default=None)
 
 
 def grown(  # noqa: PLR0913
@@ -280,7 +296,7 @@ def grown(  # noqa: PLR0913
     few = "" if one_number(batch) is not None else "as few as "
     many = f"batches of {few}{size} samples" if size > 1 else f"batches of {few}one sample"
     is_made = loader in program.loaders
-    who = f"{called(loader)} gives" if is_made else "this loop cuts out"
+    who = f"{called(loader)} gives" if is_made else "this loop takes"
     message = f"{who} {many}, {TOO_FEW}; "
     few_at = [(each, site) for each, site in written(batch) if type(each) is int and each <= small]
     values = tuple((site, enough) for _, site in few_at)
@@ -293,15 +309,17 @@ def grown(  # noqa: PLR0913
         rates = [each for each in rates if each[0] not in changed]
         alone = "" if sums is None else ", each with an update of its own,"
         message += f"batches of {enough}{alone} change the recipe: {growing(rates)}"
-        if any(step.epoch_loop is not None for step in steps) and few_at:
-            message += f", an epoch has {times:.3g} times fewer updates"
-        elif loader.cycled or any(limit(each, "max_steps") for each in program.trainings):
+        if is_counted(program, loader, steps):
             message += COUNTED.format(times)
+        elif few_at:
+            message += f", an epoch has {times:.3g} times fewer updates"
         norm = norm_of(program, steps)
         message += f", and {norm} sees other statistics" if norm else ""
     same = (each for each in program.loaders if place(each) == place(loader) and each.role == "evaluation")
     leaving = next((each for each in same if is_in_the_way(each.argument("drop_last"))), None)
     message += f"; `drop_last` of {called(leaving)} leaves more samples out" if leaving is not None else ""
+    alike = [site for _, site in few_at if one_number(batch) is not None and site != place(loader) != loader.site]
+    message += "".join(f"; the same number on {site.line_from(place(loader).path)} grows, too" for site in alike)
     message += read_elsewhere(program, loader) + said_beside(batch)
     seen = of_loader(program, loader, "batch_size") if is_made else (of_value("the batch size", batch, loader.site),)
     given = (replace(batch, edit_at=values[0][0] if few_at else None), *((sums,) if sums is not None else ()))
@@ -312,6 +330,8 @@ def grown(  # noqa: PLR0913
         reason = "the optimizer does not step after every batch: let the gradients of fewer batches add up as well"
     elif reason is None and program.distributed:
         reason = "several processes share the batches, and how they do is yours to say"
+    elif reason is None and size == 1 and not evaluates and norm_of(program, steps, ("InstanceNorm",)):
+        reason = "CycleGAN and pix2pix, which have InstanceNorm, read one picture at a time on purpose: compare results"
     elif reason is None and size == 1 and evaluates:
         reason = looks_at_one(program, loader)
         if batch.comment is not None and is_telling(batch.comment):
@@ -320,20 +340,35 @@ def grown(  # noqa: PLR0913
     risk = Risk.EQUIVALENT if evaluates else Risk.RECIPE
     if reason is not None:
         return codemod.refuse(place(loader), message, reason, risk=risk, evidence=seen)
-    alike = (ONE_SIZE,) if size == 1 and loader.collate == "default" else ()
+    stacked = (ONE_SIZE,) if size == 1 and loader.collate == "default" else ()
     changes = tuple((site, new) for site, _, new in rates)
-    plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *alike, *assumes, *by_default(batch))
+    plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *stacked, *assumes, *by_default(batch))
     changed.update(site for site, _ in plan.values)
     worth = Worth.SOME if evaluates or size <= SMALL or small == SMALL_ROWS else Worth.SMALL
     return codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=seen, assumes=rests, worth=worth)
 
 
+def is_counted(program: TrainingProgram, loader: Loader, steps: list[Step]) -> bool:
+    """Whether a training may end after a number of updates, however many samples they read."""
+    if loader not in program.loaders:
+        return any(step.draws for step in steps)
+    if any(step.epoch_loop is not None for step in steps):
+        return False
+    loops = [pages_of(program)(step.loop.site).node(step.loop.site) for step in steps]
+    leaves = any(isinstance(each, ast.Break) for loop in loops if loop is not None for each in walk(loop))
+    return leaves or loader.cycled or any(limit(each, "max_steps") for each in program.trainings)
+
+
 def tried_in_turn(program: TrainingProgram, values: tuple[tuple[Site, int | str], ...]) -> str | None:
     """Whether a batch size is one of a list that the script goes through."""
-    page, lists = pages_of(program), (ast.List, ast.Tuple, ast.Set)
-    sites = [site for site, _ in values if site.path in program.modules.by_path]
-    tried = any(isinstance(page(site).parent(page(site).node(site)), lists) for site in sites)
-    return "the script tries a list of batch sizes one after another: give that list larger ones" if tried else None
+    for site in (each for each, _ in values if each.path in program.modules.by_path):
+        page = pages_of(program)(site)
+        held = page.parent(page.node(site))
+        outer = page.parent(held) if held is not None else None
+        unpacked = isinstance(outer, ast.Assign) and isinstance(outer.targets[0], ast.Tuple)
+        if isinstance(held, (ast.List, ast.Tuple, ast.Set)) and not unpacked:
+            return "the script tries a list of batch sizes one after another: give that list larger ones"
+    return None
 
 
 def looks_at_one(program: TrainingProgram, loader: Loader) -> str | None:
@@ -361,7 +396,7 @@ def skips_updates(step: Step) -> bool:
 def written(argument: Argument) -> tuple[tuple[object, Site], ...]:
     """The numbers that an argument can be, each with the place where it is written."""
     one = one_number(argument)
-    return argument.written if one is None else ((one, argument.edit_at),) if argument.edit_at is not None else ()
+    return ((one, argument.edit_at),) if one is not None and argument.edit_at is not None else argument.written
 
 
 Rate = tuple[Site, float, str]
@@ -423,7 +458,11 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         default = batch.state == "absent" and not training.open_mapping and not training.parsed
         size, many = 8 if default else one_number(batch), 1 if steps.state == "absent" else one_number(steps)
         searches = not is_off(training.argument("auto_find_batch_size"))  # for the largest that fits
-        if size is None or many is None or stays_on_cpu(training) or searches:
+        if stays_on_cpu(training) or searches:
+            continue
+        yield from evaluated(program, training)
+        if size is None or many is None:
+            yield from unread(training)
             continue
         factor = factor_of(size, many)
         if size * many <= (SMALL if steps.state == "absent" else FEWEST):
@@ -458,9 +497,40 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         yield codemod.finding(where, message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests)
 
 
+def unread(training: Training) -> Iterator[Refusal]:
+    """What is said of a trainer whose batches are as large as the command line, or something not followed, says."""
+    if training.argument(STEPS).state != "absent":
+        message = "every update may take several forward and backward passes over small batches"
+        reason = f"their numbers were not followed: where memory allows, raise {BATCH} and lower {STEPS} as much"
+        yield codemod.refuse(training.site, message, reason, risk=Risk.RECIPE)
+    elif training.parsed and training.argument(BATCH).state == "absent":
+        message = f"the trainer takes batches of 8 samples where the command line gives no other number, {TOO_FEW}"
+        reason = f"where memory allows, pass {training.parsed}{BATCH} {ENOUGH_TEXTS}; {OTHER_RATE}"
+        yield codemod.refuse(training.site, message, reason, risk=Risk.RECIPE)
+
+
+def evaluated(program: TrainingProgram, training: Training) -> Iterator[Finding | Refusal]:
+    """Small batches of an evaluation, which keeps no activations."""
+    batch = training.argument(EVALUATION)
+    size, where = one_number(batch), batch.edit_at
+    if size is None or size > FEWEST or where is None or where == training.argument(BATCH).edit_at:
+        return
+    many, enough = "batches of one sample" if size == 1 else f"batches of {size} samples", min(ENOUGH_TEXTS, size * 8)
+    message = f"the trainer evaluates {many}, {TOO_FEW}, and keeps no activations for them; batches of {enough} "
+    message += "change a figure that is averaged or summed over batches" + said_beside(batch)
+    seen = (of_value(EVALUATION, batch, training.site),)
+    reason = why_not_under_trainer(program, training, (EVALUATION,))
+    if reason is not None:
+        yield codemod.refuse(where, message, reason, evidence=seen)
+        return
+    rests = (LEARNS_IN_LARGER, *((ONE_SIZE,) if size == 1 and training.stacks else ()), *rests_on_gpu(training))
+    plan = Plan(((where, enough),))
+    yield codemod.finding(where, message, plan=plan, evidence=seen, assumes=(*rests, *by_default(batch)))
+
+
 def why_not_under_trainer(program: TrainingProgram, training: Training, names: tuple[str, ...]) -> str | None:
     """What keeps the settings of a trainer from being changed, or tells that the batch is as large as memory allows."""
-    if not is_off(training.argument("gradient_checkpointing"), unless_passed=True):
+    if BATCH in names and not is_off(training.argument("gradient_checkpointing"), unless_passed=True):
         return "it does without its activations (gradient_checkpointing): memory is what limits the batch"
     if by_deepspeed(training):
         return "DeepSpeed's configuration may name the batch, and must say the same"

@@ -91,6 +91,32 @@ def cut_size(analysis: Analysis, backward: Event, loop: ast.AST) -> Argument:
     return ABSENT
 
 
+_INDICES = ("torch.randint", "numpy.random.randint", "numpy.random.choice")
+
+
+def drawn_size(analysis: Analysis, events: list[Event]) -> tuple[Argument, int | None]:
+    """How many windows a step draws of its data, and how long they are: ``data[i : i + length]`` for random ``i``."""
+    facts = analysis.facts
+    for event in events:
+        given = event.arguments
+        if event.kind != "call" or event.name not in _INDICES or given is None:
+            continue
+        size = given.get("size") or next(reversed(given.positions), None)
+        node = size.node if size is not None else None
+        if isinstance(node, (ast.Tuple, ast.List)):
+            node = node.elts[0] if len(node.elts) == 1 else None
+        frames = facts.frames(event)
+        value = facts.evaluate(node, frames)
+        cuts = [each.upper for each in walk(frames[-1].scope) if isinstance(each, ast.Slice)]
+        ends = [each.right for each in cuts if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Add)]
+        lengths = [each for end in ends if type(each := settled(facts.evaluate(end, frames))) is int]
+        if value is not None and node is not None and lengths:
+            found = argument_of(Passed(value, True, node), facts, analysis.reads, event.module)
+            if _BATCH.search(f"{found.text} {found.option}"):
+                return found, max(lengths)
+    return ABSENT, None
+
+
 def _is_chosen(analysis: Analysis, record: LoopRecord, frames: tuple[Frame, ...]) -> bool:
     """Whether the user of the script may choose how often a loop runs."""
     over = _whole(record.iterated)

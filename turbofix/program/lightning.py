@@ -212,8 +212,9 @@ def with_feeding(analysis: Analysis, found: tuple[Loader, ...], framework: Frame
         again = _is_fed_again(event)
         for site, role in _feeding(analysis, event.arguments):
             if site in known:
-                often = "again" if again else "once"
-                fed[site] = replace(known[site], role=role, fed=often, first_only=False)  # type: ignore[arg-type]
+                often, old = "again" if again else "once", fed.get(site, known[site]).role
+                use = role if old in (role, known[site].role) else "both"
+                fed[site] = replace(known[site], role=use, fed=often, first_only=False)  # type: ignore[arg-type]
     return tuple(fed.get(loader.site, loader) for loader in found)
 
 

@@ -807,6 +807,7 @@ class Step:
     iterations: int | None = None  # in the whole training, as far as literals and defaults tell
     passes: int | None = None  # over its data, at most; None where it is no loop over data in loops that count
     cut: Argument = ABSENT  # how many samples it cuts out of its data for a step, where no loader gives it batches
+    draws: int | None = None  # how long these are, where it draws windows of its data at random
 
 
 @dataclass(frozen=True)
