@@ -23,9 +23,9 @@ Use instead
     was there. Without a mask, or with texts of two kinds, it cuts off the columns in which all rows end alike, but one.
 
 When refused
-    Nothing is said of programs for TPUs, of exported models, and of streams. It is refused
+    It is refused
 
-    - where the program compiles: each length would be compiled anew;
+    - where the program compiles: each length would be compiled anew; where it speaks of TPUs, joined batches or streams;
     - where the call is given more than is written in it, or only some batches are padded;
     - where a trainer makes batches in its own way;
     - where what is padded was not followed to the items, or beside a collate function that makes no dict of their keys;
