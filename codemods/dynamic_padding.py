@@ -25,7 +25,7 @@ Use instead
 When refused
     It is refused
 
-    - where the program compiles: each length would be compiled anew; where it speaks of TPUs, joined batches or streams;
+    - where the program compiles: each length would be compiled anew; where it speaks of TPUs, streams, joined batches;
     - where the call is given more than is written in it, or only some batches are padded;
     - where a trainer makes batches in its own way;
     - where what is padded was not followed to the items, or beside a collate function that makes no dict of their keys;

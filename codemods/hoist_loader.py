@@ -28,7 +28,7 @@ When refused
     - where the construction may read or draw: a data set of the project's own, ``random_split``, a folder of images;
     - where a sampler copies or counts what it is given (``WeightedRandomSampler``, ``DistributedSampler``);
     - where the data may grow or change in place while the loop runs;
-    - where a comment on its lines may say why;
+    - where a comment on its lines may say why, or a function that reads it builds it;
     - for ``next(iter(loader))`` in every step where the loader does not shuffle: it is the same batch each time.
 
 Risk
@@ -52,7 +52,8 @@ from turbofix.program.evidence import of_loop
 from turbofix.program.model import FirstBatch, Kept, Rebuilt, TrainingProgram
 from turbofix.records import dataclass
 
-from ._loaders import is_in_the_way, put_above
+from ._loaders import called, is_built_each_time, is_in_the_way, put_above
+from ._pages import pages_of
 
 codemod = Codemod(
     __name__,
@@ -86,6 +87,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             plan = Plan(each.statements, each.above)
             worth = Worth.SMALL if each.cheap else None
             yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen, worth=worth)
+    told = {each.site for each in program.rebuilt}
+    for loader in program.loaders:
+        page = pages_of(program)(loader.site)
+        afar = page.loop_of(page.node(loader.site)) is None  # a function that the loop calls builds it
+        if loader.role in ("training", "both") and is_built_each_time(loader) and afar and loader.site not in told:
+            message = f"{called(loader)} is built anew for each pass over its data: its workers cannot stay"
+            reason = "where its data stay the same, build it once, above the loop over epochs, and hand it in"
+            yield codemod.refuse(loader.site, message, reason)
     for kept in program.filters:
         message = f"`{kept.kind}` computes its filters anew whenever it is built, for each item or forward pass"
         risk = Risk.EXACT
