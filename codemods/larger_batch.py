@@ -171,8 +171,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         size = smallest(loader)
         if size is None or place(loader) in told or program.framework in (Framework.TRANSFORMERS, Framework.DEEPSPEED):
             continue  # their settings name the batch
-        several = [by for by in (step.accumulation for step in steps) if by is not None and one_number(by.steps) != 1]
-        accumulation = next(iter(several), None)
+        sought = [step.accumulation for step in steps if step.accumulation is not None]
+        once = [by for by in sought if any(step.draws for step in steps) and one_number(by.steps) == 1]
+        accumulation = next((by for by in sought if by not in once), None)
         sums = None if loader.role == "evaluation" else next(iter(summed(program)), None)
         by, many = accumulation or sums, 1 if sums is None else one_number(sums)
         small, enough = bounds(program, loader, steps, size)
@@ -331,7 +332,7 @@ def grown(  # noqa: PLR0913
     elif reason is None and program.distributed:
         reason = "several processes share the batches, and how they do is yours to say"
     elif reason is None and size == 1 and not evaluates and norm_of(program, steps, ("InstanceNorm",)):
-        reason = "CycleGAN and pix2pix, which have InstanceNorm, read one picture at a time on purpose: compare results"
+        reason = "networks with InstanceNorm (CycleGAN) may read one picture at a time on purpose: compare results"
     elif reason is None and size == 1 and evaluates:
         reason = looks_at_one(program, loader)
         if batch.comment is not None and is_telling(batch.comment):
@@ -341,8 +342,9 @@ def grown(  # noqa: PLR0913
     if reason is not None:
         return codemod.refuse(place(loader), message, reason, risk=risk, evidence=seen)
     stacked = (ONE_SIZE,) if size == 1 and loader.collate == "default" else ()
+    added = [step.accumulation.steps for step in steps if step.accumulation is not None]
     changes = tuple((site, new) for site, _, new in rates)
-    plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *stacked, *assumes, *by_default(batch))
+    plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *stacked, *assumes, *by_default(batch, *added))
     changed.update(site for site, _ in plan.values)
     worth = Worth.SOME if evaluates or size <= SMALL or small == SMALL_ROWS else Worth.SMALL
     return codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=seen, assumes=rests, worth=worth)
@@ -387,7 +389,9 @@ def looks_at_one(program: TrainingProgram, loader: Loader) -> str | None:
 
 
 def skips_updates(step: Step) -> bool:
-    """Whether an update stands under a test under which no backward pass stands."""
+    """Whether an update stands under a test under which no backward pass stands, and not for every single batch."""
+    if step.accumulation is not None and one_number(step.accumulation.steps) == 1:
+        return False
     tested = {test for act in step.backwards for test in act.guard.tests}
     seldom = (act for act in step.updates if act.guard.kind in ("every_n", "condition"))
     return not all(tested.issuperset(act.guard.tests) for act in seldom)
@@ -513,8 +517,9 @@ def evaluated(program: TrainingProgram, training: Training) -> Iterator[Finding 
     """Small batches of an evaluation, which keeps no activations."""
     batch = training.argument(EVALUATION)
     size, where = one_number(batch), batch.edit_at
-    if size is None or size > FEWEST or where is None or where == training.argument(BATCH).edit_at:
+    if size is None or size > FEWEST or where in (None, training.argument(BATCH).edit_at) or training.evaluated is None:
         return
+    assert where is not None
     many, enough = "batches of one sample" if size == 1 else f"batches of {size} samples", min(ENOUGH_TEXTS, size * 8)
     message = f"the trainer evaluates {many}, {TOO_FEW}, and keeps no activations for them; batches of {enough} "
     message += "change a figure that is averaged or summed over batches" + said_beside(batch)
