@@ -52,8 +52,8 @@ from turbofix.program.evidence import of_loop, of_value
 from turbofix.program.model import Act, Argument, Framework, Step, TrainingProgram
 from turbofix.program.names import loaded
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
-from ._batching import is_paced
 from ._loaders import node_of, site_of, whole
 from ._trainers import Switch, by_deepspeed, is_sharded
 from ._trainers import why_not as why_not_setting
@@ -67,6 +67,9 @@ codemod = Codemod(
     known_as=("gradient accumulation", "effective batch size"),
 )
 
+
+PACED = regex(r"param_groups|(adjust|set|update)_(lr|learning_rate)|lr_?sched\w*|warm_?up\w*|(\w+_)?ema(_\w+)?")
+"""Names that set the learning rate by hand, or keep an average of the weights."""
 
 SWITCHES = {
     Framework.TRANSFORMERS: "gradient_accumulation_steps",
@@ -257,3 +260,8 @@ def divided(edit: Edit, backward: Act) -> Site:
     if receiver is None or isinstance(receiver, ast.Call):
         raise Refuse("the loss has no name at backward")
     return site_of(receiver, backward.site.path, whole(edit, backward.site))
+
+
+def is_paced(node: ast.Name | ast.Attribute) -> bool:
+    """Whether a name speaks of something that a loop does at its own pace, once per batch."""
+    return PACED.fullmatch((node.id if isinstance(node, ast.Name) else node.attr).lower()) is not None

@@ -900,16 +900,10 @@ class Preload:
 
 @dataclass(frozen=True)
 class FirstBatch:
-    """A ``next(iter(loader))`` in every round of a loop, which starts the loader anew.
-
-    ``begins``: the name ``iter`` there; None where not the loader itself is started. ``helper``: where a function that
-    goes on with the loader can stand.
-    """
+    """A ``next(iter(loader))`` in every round of a loop, which starts the loader anew."""
 
     site: Site
     loader: Site
-    begins: Site | None
-    helper: Site
 
 
 @dataclass(frozen=True)
@@ -1556,17 +1550,6 @@ class DebugAid:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A transform of sounds, or a model that only gives a mask (``kind``), that is built again and again by what stands
-    at ``site``: one that is built once for the same settings can be named ``name`` in front of ``helper``."""
-
-    site: Site
-    helper: Site
-    name: str
-    kind: str
-
-
-@dataclass(frozen=True)
 class Listed:
     """A list that Python makes of tensors or numbers one by one, and what does it at once: a source, with names of
     torch in braces. ``codemod`` speaks of it; ``unplaced``: made for a tensor that may lie on the host. ``more``: what
@@ -1768,7 +1751,6 @@ class TrainingProgram:
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
     moved_once: Site | None = None  # where data are brought to the GPU as a whole, before the training
     preloads: tuple[Preload, ...] = ()  # loaders that could take whole batches of items that are made once
-    filters: tuple[Kept, ...] = ()  # transforms that are built anew for each item or forward pass
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()
     biases: Biases = Biases()

@@ -16,7 +16,6 @@ from turbofix.program.libraries import FROM_HOST, words
 from turbofix.program.loaders import loader_sites, started_anew
 from turbofix.program.model import FirstBatch, MovedAgain, Rebuilt, Step
 from turbofix.program.names import dotted, loads, names_of, stores
-from turbofix.program.preloading import place_of_helper
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import Const, Made, Sequence, Tensor, members
 from turbofix.records import dataclass
@@ -122,12 +121,7 @@ def first_batches(analysis: Analysis, events: list[Event], loop: ast.AST) -> tup
         start = started_anew(event.node) if event.kind == "next" else None
         sites = loader_sites(analysis, event.receiver) if start is not None else []
         if start is not None and len(sites) == 1 and analysis.guards.guard(event, loop).kind in ("always", "config"):
-            given = start.args[0] if start.args else start
-            held = members(analysis.facts.evaluate(given, analysis.facts.frames(event)))
-            itself = isinstance(given, (ast.Name, ast.Attribute)) and all(isinstance(each, Made) for each in held)
-            site = analysis.facts.places.site(start.func, event.module) if itself else None
-            helper = place_of_helper(analysis, event.node, event.module)
-            found.add(FirstBatch(analysis.facts.site(event), sites[0], site, helper))
+            found.add(FirstBatch(analysis.facts.site(event), sites[0]))
     return tuple(sorted(found, key=lambda each: each.site))
 
 
