@@ -74,11 +74,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if padding.by_hand:
             message = "every sample is padded to a fixed length, however short all samples of its batch are"
         seen = (Evidence("padded here", padding.site),)
-        if padding.why_not is not None:
-            yield codemod.refuse(padding.site, message, padding.why_not, evidence=seen)
-        else:
-            rests = (PADDING_UNREAD,)
-            yield codemod.finding(padding.site, message, plan=padding, evidence=seen, assumes=rests)
+        rests = (PADDING_UNREAD,)
+        yield codemod.offer(padding.site, message, padding.why_not, plan=padding, evidence=seen, assumes=rests)
 
 
 @codemod.rewrite

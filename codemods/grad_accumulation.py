@@ -107,12 +107,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if step.scheduler_steps:
             message += "; the schedule would count updates then, and no more batches"
         seen = (of_loop(step), of_value("the number of batches", wish, place))
-        reason = why_not(program, step)
-        if reason is not None:
-            yield codemod.refuse(place, message, reason, evidence=seen)
-        else:
-            averages = tuple(each.loop for each in program.averagings if each.loop.path == step.loop.site.path)
-            yield codemod.finding(place, message, plan=Plan(step, wish.text, averages), evidence=seen)
+        averages = tuple(each.loop for each in program.averagings if each.loop.path == step.loop.site.path)
+        plan = Plan(step, wish.text, averages)
+        yield codemod.offer(place, message, why_not(program, step), plan=plan, evidence=seen)
 
 
 def unheard(wish: Argument) -> str:

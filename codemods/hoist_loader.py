@@ -78,12 +78,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         message = f"`{each.name}` is built anew in every {round_of(program, each)}{consequence(each)}"
         seen = (Evidence("the loop that builds it", each.loop), Evidence("built", each.site))
         risk = Risk.EQUIVALENT if each.lasting else Risk.EXACT
-        if each.why_not is not None:
-            yield codemod.refuse(each.site, message, each.why_not, risk=risk, evidence=seen)
-        else:
-            plan = Plan(each.statements, each.above)
-            worth = Worth.SMALL if each.cheap else None
-            yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen, worth=worth)
+        plan, worth = Plan(each.statements, each.above), Worth.SMALL if each.cheap else None
+        yield codemod.offer(each.site, message, each.why_not, plan=plan, risk=risk, evidence=seen, worth=worth)
     for step in program.steps:  # what reads a loader builds it, out of the loop over epochs
         for loader in filter(None, map(program.loader, step.loaders)):
             within = step.function is not None and is_inside(loader.site, step.function)
@@ -114,8 +110,8 @@ def consequence(each: Rebuilt) -> str:
 def first_batches(program: TrainingProgram) -> Iterator[Refusal]:
     """Loaders that every training step asks for a first batch."""
     for step in program.steps:
-        for asked in step.first_batches:
-            loader = program.loader(asked.loader)
+        for asked, site in step.first_batches:
+            loader = program.loader(site)
             if loader is None:
                 continue
             message = f"{called(loader)} is started anew in every training step for one batch, its workers too"
@@ -124,8 +120,8 @@ def first_batches(program: TrainingProgram) -> Iterator[Refusal]:
                 reason = (
                     "without shuffling it is the same batch in each step: take it once, above the loop, if you mean it"
                 )
-            seen = (of_loop(step), Evidence("asked here", asked.site), Evidence("built", loader.site))
-            yield codemod.refuse(asked.site, message, reason, risk=Risk.RECIPE, evidence=seen)
+            seen = (of_loop(step), Evidence("asked here", asked), Evidence("built", loader.site))
+            yield codemod.refuse(asked, message, reason, risk=Risk.RECIPE, evidence=seen)
 
 
 @codemod.rewrite

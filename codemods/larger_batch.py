@@ -103,12 +103,9 @@ FEWEST, TINY, SMALL, NARROW, ENOUGH = 4, 8, 16, 32, 64
 """A batch of at most so many samples is too few for an update, tiny, or small; or small where kernels hardly start; and
 what is enough."""
 
-FEW_POSITIONS, ENOUGH_POSITIONS = 4096, 16384
-"""Of texts that are cut out of one: so many tokens in a batch are few, and what is enough."""
-
-SMALL_ROWS, ENOUGH_ROWS, ENOUGH_TEXTS = 64, 256, 32
-"""The same for rows of a table and for pictures of 32 by 32: a step over a few is nothing but the start of kernels; and
-what is enough for the ``Trainer``, whose own default is a batch of 8."""
+SMALL_ROWS, ENOUGH_ROWS, ENOUGH_TEXTS, FEW_POSITIONS, ENOUGH_POSITIONS = 64, 256, 32, 4096, 16384
+"""The same for rows of a table and for pictures of 32 by 32: a step over a few is nothing but the start of kernels;
+what is enough for the ``Trainer``, whose own default is a batch of 8; and for the tokens of windows."""
 
 LARGE = regex(r"[Rr]esize\w*\(\D{0,9}([6-9]\d|\d{3})|\b(224|227|299|384)\b")
 """What tells that pictures are made larger: the number that they are resized to, or one that networks are made for."""
@@ -171,9 +168,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         size = smallest(loader)
         if size is None or place(loader) in told or program.framework in (Framework.TRANSFORMERS, Framework.DEEPSPEED):
             continue  # their settings name the batch
-        sought = [step.accumulation for step in steps if step.accumulation is not None]
-        once = [by for by in sought if any(step.draws for step in steps) and one_number(by.steps) == 1]
-        accumulation = next((by for by in sought if by not in once), None)
+        adding = (each.accumulation for each in steps if each.accumulation is not None)
+        drawn = any(step.draws for step in steps)
+        accumulation = next((each for each in adding if not drawn or one_number(each.steps) != 1), None)
         sums = None if loader.role == "evaluation" else next(iter(summed(program)), None)
         by, many = accumulation or sums, 1 if sums is None else one_number(sums)
         small, enough = bounds(program, loader, steps, size)
@@ -269,9 +266,10 @@ def models_of(program: TrainingProgram, steps: list[Step]) -> list[Model]:
     return [model for model in program.models if model.site in sites or not steps]
 
 
-def norm_of(
-    program: TrainingProgram, steps: list[Step], names: tuple[str, ...] = ("BatchNorm", "SyncBatchNorm", "batch_norm")
-) -> str | None:
+NORMS = ("BatchNorm", "SyncBatchNorm", "batch_norm")
+
+
+def norm_of(program: TrainingProgram, steps: list[Step], names: tuple[str, ...] = NORMS) -> str | None:
     """A layer of the steps' models that looks at the batch as a whole."""
     layers = {layer.rpartition(".")[2] for model in models_of(program, steps) for layer in model.layers}
     layers |= {call.qualname.rpartition(".")[2] for step in steps for call in step.calls}
@@ -339,23 +337,20 @@ def grown(  # noqa: PLR0913
             reason = "that comment may say why it is one"
     reason = reason or made_for(program, loader)
     risk = Risk.EQUIVALENT if evaluates else Risk.RECIPE
-    if reason is not None:
-        return codemod.refuse(place(loader), message, reason, risk=risk, evidence=seen)
     stacked = (ONE_SIZE,) if size == 1 and loader.collate == "default" else ()
     added = [step.accumulation.steps for step in steps if step.accumulation is not None]
     changes = tuple((site, new) for site, _, new in rates)
     plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *stacked, *assumes, *by_default(batch, *added))
-    changed.update(site for site, _ in plan.values)
+    changed.update(site for site, _ in plan.values if reason is None)
     worth = Worth.SOME if evaluates or size <= SMALL or small == SMALL_ROWS else Worth.SMALL
-    return codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=seen, assumes=rests, worth=worth)
+    told = {"plan": plan, "risk": risk, "evidence": seen, "assumes": rests, "worth": worth}
+    return codemod.offer(place(loader), message, reason, **told)
 
 
 def is_counted(program: TrainingProgram, loader: Loader, steps: list[Step]) -> bool:
     """Whether a training may end after a number of updates, however many samples they read."""
-    if loader not in program.loaders:
-        return any(step.draws for step in steps)
-    if any(step.epoch_loop is not None for step in steps):
-        return False
+    if loader not in program.loaders or any(step.epoch_loop is not None for step in steps):
+        return loader not in program.loaders and any(step.draws for step in steps)
     loops = [pages_of(program)(step.loop.site).node(step.loop.site) for step in steps]
     leaves = any(isinstance(each, ast.Break) for loop in loops if loop is not None for each in walk(loop))
     return leaves or loader.cycled or any(limit(each, "max_steps") for each in program.trainings)
@@ -365,9 +360,8 @@ def tried_in_turn(program: TrainingProgram, values: tuple[tuple[Site, int | str]
     """Whether a batch size is one of a list that the script goes through."""
     for site in (each for each, _ in values if each.path in program.modules.by_path):
         page = pages_of(program)(site)
-        held = page.parent(page.node(site))
-        outer = page.parent(held) if held is not None else None
-        unpacked = isinstance(outer, ast.Assign) and isinstance(outer.targets[0], ast.Tuple)
+        held, statement = page.parent(page.node(site)), page.statement(page.node(site))
+        unpacked = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple)
         if isinstance(held, (ast.List, ast.Tuple, ast.Set)) and not unpacked:
             return "the script tries a list of batch sizes one after another: give that list larger ones"
     return None
@@ -490,26 +484,23 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         seen = tuple(of_value(name, training.argument(name), training.site) for name in given)
         reason = why_not_under_trainer(program, training, given)
         where = batch.edit_at or training.site
-        if reason is not None:
-            yield codemod.refuse(where, message, reason, risk=Risk.RECIPE, evidence=seen)
-            continue
         kept = tuple((site, value) for site, value in values if site is not None)
         plan = Plan(kept, call=training.site if default else None, added=values[0][1])
         # one sample needs no padding: whether several can be put together is seen only then
         alike = (ONE_SIZE,) if size == 1 and training.stacks else ()
         rests = (LEARNS_IN_LARGER, *alike, *rests_on_gpu(training), *by_default(batch, steps))
-        yield codemod.finding(where, message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests)
+        yield codemod.offer(where, message, reason, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests)
 
 
 def unread(training: Training) -> Iterator[Refusal]:
     """What is said of a trainer whose batches are as large as the command line, or something not followed, says."""
-    if training.argument(STEPS).state != "absent":
+    summed = training.argument(STEPS).state != "absent"
+    message = f"the trainer takes batches of 8 samples where the command line gives no other number, {TOO_FEW}"
+    reason = f"where memory allows, pass {training.parsed}{BATCH} {ENOUGH_TEXTS}; {OTHER_RATE}"
+    if summed:
         message = "every update may take several forward and backward passes over small batches"
         reason = f"their numbers were not followed: where memory allows, raise {BATCH} and lower {STEPS} as much"
-        yield codemod.refuse(training.site, message, reason, risk=Risk.RECIPE)
-    elif training.parsed and training.argument(BATCH).state == "absent":
-        message = f"the trainer takes batches of 8 samples where the command line gives no other number, {TOO_FEW}"
-        reason = f"where memory allows, pass {training.parsed}{BATCH} {ENOUGH_TEXTS}; {OTHER_RATE}"
+    if summed or (training.parsed and training.argument(BATCH).state == "absent"):
         yield codemod.refuse(training.site, message, reason, risk=Risk.RECIPE)
 
 
@@ -524,13 +515,9 @@ def evaluated(program: TrainingProgram, training: Training) -> Iterator[Finding 
     message = f"the trainer evaluates {many}, {TOO_FEW}, and keeps no activations for them; batches of {enough} "
     message += "change a figure that is averaged or summed over batches" + said_beside(batch)
     seen = (of_value(EVALUATION, batch, training.site),)
-    reason = why_not_under_trainer(program, training, (EVALUATION,))
-    if reason is not None:
-        yield codemod.refuse(where, message, reason, evidence=seen)
-        return
-    rests = (LEARNS_IN_LARGER, *((ONE_SIZE,) if size == 1 and training.stacks else ()), *rests_on_gpu(training))
-    plan = Plan(((where, enough),))
-    yield codemod.finding(where, message, plan=plan, evidence=seen, assumes=(*rests, *by_default(batch)))
+    reason, alike = why_not_under_trainer(program, training, (EVALUATION,)), size == 1 and training.stacks
+    rests = (LEARNS_IN_LARGER, *((ONE_SIZE,) if alike else ()), *rests_on_gpu(training), *by_default(batch))
+    yield codemod.offer(where, message, reason, plan=Plan(((where, enough),)), evidence=seen, assumes=rests)
 
 
 def why_not_under_trainer(program: TrainingProgram, training: Training, names: tuple[str, ...]) -> str | None:

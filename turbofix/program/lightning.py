@@ -220,9 +220,8 @@ def with_feeding(analysis: Analysis, found: tuple[Loader, ...], framework: Frame
     functions = [each.function.node for each in analysis.execution.frames.values() if each.function is not None]
     for name, role in () if fed else _GIVING:  # of a module that was not followed to `fit`
         methods = [each for each in functions if getattr(each, "name", "") == name]
-        for site in _made_in(analysis, methods):
-            if site in known:
-                fed[site] = replace(known[site], role=role, fed=often)  # type: ignore[arg-type]
+        for site in known.keys() & _made_in(analysis, methods):
+            fed[site] = replace(known[site], role=role, fed=often)  # type: ignore[arg-type]
     return tuple(fed.get(loader.site, loader) for loader in found)
 
 

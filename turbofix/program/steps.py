@@ -37,7 +37,7 @@ from turbofix.program.graphless import kept_graph
 from turbofix.program.habits import habits
 from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
-from turbofix.program.lasting import cut_size, drawn_size, iterations, passes
+from turbofix.program.lasting import cut_size, iterations, passes
 from turbofix.program.layouts import layouts
 from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, is_widened, unfit_for_half, words
 from turbofix.program.lightning import with_feeding
@@ -466,9 +466,7 @@ def _step(
             if (site := facts.origin_site(made.origin)) is not None
         }
     )
-    cut, draws = (cut_size(analysis, backwards[0], loop), None) if not found_loaders else (ABSENT, None)
-    if not found_loaders and cut.state == "absent":
-        cut, draws = drawn_size(analysis, training)
+    cut, draws = cut_size(analysis, backwards[0], loop, training) if not found_loaders else (ABSENT, None)
     seen = all(act.certainty == "seen" for act in update_acts) and bool(update_acts)
     kind = _source(sources, training, found_loaders)
     return Step(
