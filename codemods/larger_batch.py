@@ -21,16 +21,18 @@ Use instead
     small samples to 256, and the rest stays accumulated. Lightning, Accelerate and the ``Trainer`` have both numbers.
 
     Without accumulation, or where few samples add up, batches of up to 16 become 64 (under the ``Trainer`` 32), of up
-    to 32 for a narrow network four times as large, of up to 3 for one that gives whole pictures 16, and up to 64 rows
-    of a table or pictures of 32 by 32 at least 128. The learning rate grows where it is written. Batches of up to 8 of
-    an evaluation become at least 32.
+    to 64 for a narrow network at least 128, of up to 3 for one that gives whole pictures 16, and up to 64 rows of a
+    table or pictures of 32 by 32 at least 128; windows that are drawn of a text become 64, or four times as many, where
+    a batch has few tokens. The learning rate grows where it is written. Batches of up to 8 of an evaluation become at
+    least 32, and of up to 4 under the ``Trainer`` eight times as large.
 
 When refused
     Refused for torchvision's detectors, where the loss is not divided by the number of accumulated batches, where the
     gradients are cleared or clipped or the rate is scheduled with every small batch, where ``drop_last`` would leave
     out all samples, where a comment gives a reason for a value or a list of sizes is tried in turn, where the training
-    ends after a number of small batches (``while``), an evaluation takes one sample for the whole batch, two loaders
-    are read side by side, the loop catches an out-of-memory error, or several processes share the batches. Of the
+    ends after a number of small batches (``while``), an evaluation takes one sample for the whole batch, one picture
+    at a time is read beside InstanceNorm, two loaders are read side by side, the loop catches an out-of-memory error,
+    or several processes share the batches. Of the
     ``Trainer`` where its settings tell that memory limits the batch, beside DeepSpeed, where its loss or its loaders
     are the script's own or a setting is changed elsewhere.
 

@@ -111,8 +111,9 @@ def _drawn(analysis: Analysis, events: list[Event]) -> Cut:
             node = node.elts[0] if len(node.elts) == 1 else None
         frames = facts.frames(event)
         value = facts.evaluate(node, frames)
-        cuts = [each.upper for each in walk(frames[-1].scope) if isinstance(each, ast.Slice)]
-        ends = [each.right for each in cuts if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Add)]
+        cuts = [(each.lower, each.upper) for each in walk(frames[-1].scope) if isinstance(each, ast.Slice)]
+        sums = [(begin, end) for begin, end in cuts if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add)]
+        ends = [end.right for begin, end in sums if begin is not None and ast.dump(begin) == ast.dump(end.left)]
         lengths = [each for end in ends if type(each := settled(facts.evaluate(end, frames))) is int]
         if value is not None and node is not None and lengths:
             found = argument_of(Passed(value, True, node), facts, analysis.reads, event.module)
