@@ -23,9 +23,9 @@ Use instead
     was there. Without a mask, or with texts of two kinds, it cuts off the columns in which all rows end alike, but one.
 
 When refused
-    Nothing is said of programs for TPUs, of exported models, and of streams. It is refused
+    It is refused
 
-    - where the program compiles: each length would be compiled anew;
+    - where the program compiles: each length would be compiled anew; where it speaks of TPUs, streams, joined batches;
     - where the call is given more than is written in it, or only some batches are padded;
     - where a trainer makes batches in its own way;
     - where what is padded was not followed to the items, or beside a collate function that makes no dict of their keys;
@@ -74,11 +74,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if padding.by_hand:
             message = "every sample is padded to a fixed length, however short all samples of its batch are"
         seen = (Evidence("padded here", padding.site),)
-        if padding.why_not is not None:
-            yield codemod.refuse(padding.site, message, padding.why_not, evidence=seen)
-        else:
-            rests = (PADDING_UNREAD,)
-            yield codemod.finding(padding.site, message, plan=padding, evidence=seen, assumes=rests)
+        rests = (PADDING_UNREAD,)
+        yield codemod.offer(padding.site, message, padding.why_not, plan=padding, evidence=seen, assumes=rests)
 
 
 @codemod.rewrite

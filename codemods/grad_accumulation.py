@@ -52,8 +52,8 @@ from turbofix.program.evidence import of_loop, of_value
 from turbofix.program.model import Act, Argument, Framework, Step, TrainingProgram
 from turbofix.program.names import loaded
 from turbofix.records import dataclass
+from turbofix.regex import regex
 
-from ._batching import is_paced
 from ._loaders import node_of, site_of, whole
 from ._trainers import Switch, by_deepspeed, is_sharded
 from ._trainers import why_not as why_not_setting
@@ -67,6 +67,9 @@ codemod = Codemod(
     known_as=("gradient accumulation", "effective batch size"),
 )
 
+
+PACED = regex(r"param_groups|(adjust|set|update)_(lr|learning_rate)|lr_?sched\w*|warm_?up\w*|(\w+_)?ema(_\w+)?")
+"""Names that set the learning rate by hand, or keep an average of the weights."""
 
 SWITCHES = {
     Framework.TRANSFORMERS: "gradient_accumulation_steps",
@@ -104,12 +107,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if step.scheduler_steps:
             message += "; the schedule would count updates then, and no more batches"
         seen = (of_loop(step), of_value("the number of batches", wish, place))
-        reason = why_not(program, step)
-        if reason is not None:
-            yield codemod.refuse(place, message, reason, evidence=seen)
-        else:
-            averages = tuple(each.loop for each in program.averagings if each.loop.path == step.loop.site.path)
-            yield codemod.finding(place, message, plan=Plan(step, wish.text, averages), evidence=seen)
+        averages = tuple(each.loop for each in program.averagings if each.loop.path == step.loop.site.path)
+        plan = Plan(step, wish.text, averages)
+        yield codemod.offer(place, message, why_not(program, step), plan=plan, evidence=seen)
 
 
 def unheard(wish: Argument) -> str:
@@ -257,3 +257,8 @@ def divided(edit: Edit, backward: Act) -> Site:
     if receiver is None or isinstance(receiver, ast.Call):
         raise Refuse("the loss has no name at backward")
     return site_of(receiver, backward.site.path, whole(edit, backward.site))
+
+
+def is_paced(node: ast.Name | ast.Attribute) -> bool:
+    """Whether a name speaks of something that a loop does at its own pace, once per batch."""
+    return PACED.fullmatch((node.id if isinstance(node, ast.Name) else node.attr).lower()) is not None

@@ -18,9 +18,7 @@ Use instead
         train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
         for epoch in range(epochs):
 
-    The statements move as they are, out of all loops that change nothing they read. A transform of sounds that
-    computes filters (``torchaudio.transforms.Resample(rate, 16000)(sound)``) comes from a function that keeps it, and
-    so does a ``nn.Transformer()`` that only makes a mask. ``next(iter(loader))`` goes on with one iterator.
+    The statements move as they are, out of all loops that change nothing they read.
 
 When refused
     Nothing is said where something that is read changes in the loop (the epoch, a fold). It is refused
@@ -28,13 +26,13 @@ When refused
     - where the construction may read or draw: a data set of the project's own, ``random_split``, a folder of images;
     - where a sampler copies or counts what it is given (``WeightedRandomSampler``, ``DistributedSampler``);
     - where the data may grow or change in place while the loop runs;
-    - where a comment on its lines may say why;
-    - for ``next(iter(loader))`` in every step where the loader does not shuffle: it is the same batch each time.
+    - where a comment on its lines may say why, or a function that reads it builds it;
+    - for ``next(iter(loader))`` in every step: an iterator that goes on draws no sample twice in a pass;
+    - for a transform of sounds that computes filters for each item (``torchaudio.transforms.Resample(rate, 16000)``).
 
 Risk
     exact: a loader draws when it is read, and a criterion without state gives the same. Where workers shall stay
-    (``persistent_workers``) it is equivalent: they draw on where they would have begun anew. An iterator that goes on
-    is another recipe: it draws no sample twice in a pass.
+    (``persistent_workers``) it is equivalent: they draw on where they would have begun anew.
 
 Measured
     Not measured in isolation.
@@ -49,10 +47,10 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_loop
-from turbofix.program.model import FirstBatch, Kept, Rebuilt, TrainingProgram
+from turbofix.program.model import Rebuilt, TrainingProgram
 from turbofix.records import dataclass
 
-from ._loaders import is_in_the_way, put_above
+from ._loaders import called, is_built_each_time, is_in_the_way, is_inside
 
 codemod = Codemod(
     __name__,
@@ -80,21 +78,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         message = f"`{each.name}` is built anew in every {round_of(program, each)}{consequence(each)}"
         seen = (Evidence("the loop that builds it", each.loop), Evidence("built", each.site))
         risk = Risk.EQUIVALENT if each.lasting else Risk.EXACT
-        if each.why_not is not None:
-            yield codemod.refuse(each.site, message, each.why_not, risk=risk, evidence=seen)
-        else:
-            plan = Plan(each.statements, each.above)
-            worth = Worth.SMALL if each.cheap else None
-            yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen, worth=worth)
-    for kept in program.filters:
-        message = f"`{kept.kind}` computes its filters anew whenever it is built, for each item or forward pass"
-        risk = Risk.EXACT
-        if kept.kind == "Transformer":  # (the weights are drawn)
-            message, risk = "a whole `Transformer` is built in each forward pass, only for its mask", Risk.EQUIVALENT
-        made = (Evidence("built", kept.site),)
-        yield codemod.finding(
-            kept.site, message, plan=kept, risk=risk, evidence=made, assumes=(READ_WHOLE,), worth=Worth.SOME
-        )
+        plan, worth = Plan(each.statements, each.above), Worth.SMALL if each.cheap else None
+        yield codemod.offer(each.site, message, each.why_not, plan=plan, risk=risk, evidence=seen, worth=worth)
+    for step in program.steps:  # what reads a loader builds it, out of the loop over epochs
+        for loader in filter(None, map(program.loader, step.loaders)):
+            within = step.function is not None and is_inside(loader.site, step.function)
+            looped = step.epoch_loop is not None and is_inside(loader.site, step.epoch_loop.site)
+            if is_built_each_time(loader) and within and not looped:
+                message = f"{called(loader)} is built anew for each pass over its data: its workers cannot stay"
+                reason = "where its data stay the same, build it once, above the loop over epochs, and hand it in"
+                yield codemod.refuse(loader.site, message, reason)
     yield from first_batches(program)
 
 
@@ -114,54 +107,27 @@ def consequence(each: Rebuilt) -> str:
     return ""
 
 
-def first_batches(program: TrainingProgram) -> Iterator[Finding | Refusal]:
+def first_batches(program: TrainingProgram) -> Iterator[Refusal]:
     """Loaders that every training step asks for a first batch."""
     for step in program.steps:
-        for asked in step.first_batches:
-            loader = program.loader(asked.loader)
+        for asked, site in step.first_batches:
+            loader = program.loader(site)
             if loader is None:
                 continue
-            name = f"`{loader.name}`" if loader.name else "the loader"
-            shuffle = loader.argument("shuffle")
-            same = shuffle.state == "absent" and loader.argument("sampler").state == "absent"
-            reason = None
-            if same or (shuffle.state == "value" and not shuffle.values[0]):
+            message = f"{called(loader)} is started anew in every training step for one batch, its workers too"
+            reason = "keep one iterator, and start it anew when it ends: it draws no sample twice in a pass"
+            if not is_in_the_way(loader.argument("shuffle")) and loader.argument("sampler").state == "absent":
                 reason = (
                     "without shuffling it is the same batch in each step: take it once, above the loop, if you mean it"
                 )
-            elif asked.begins is None or loader.built_in_loop:
-                reason = "what it is started of may be made anew as well: keep one loader and one iterator of it"
-            elif is_in_the_way(loader.argument("persistent_workers")):
-                reason = "its workers stay for one reader: keep one iterator, and let nothing else read the loader"
-            message = f"{name} is started anew in every training step for one batch, its workers too"
-            message += "" if reason else "; one iterator that goes on draws no sample twice in a pass"
-            seen = (of_loop(step), Evidence("asked here", asked.site), Evidence("built", loader.site))
-            yield codemod.offer(asked.site, message, reason, plan=asked, risk=Risk.RECIPE, evidence=seen)
+            seen = (of_loop(step), Evidence("asked here", asked), Evidence("built", loader.site))
+            yield codemod.refuse(asked, message, reason, risk=Risk.RECIPE, evidence=seen)
 
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Move the statements in front of the loop."""
     plan = finding.plan
-    if isinstance(plan, FirstBatch):
-        assert plan.begins is not None
-        cache, name = edit.name("functools.lru_cache", plan.helper), edit.free_name("going_on", plan.helper)
-        put_above(
-            edit,
-            plan.helper,
-            f"@{cache}(maxsize=8)",
-            f"def {name}(loader):",
-            '    """The batches of a loader, which starts anew when it has given all of them."""',
-            "    while True:",
-            "        yield from loader",
-        )
-        edit.replace(plan.begins, name)
-        return
-    if isinstance(plan, Kept):
-        name, cache = edit.free_name(plan.name, plan.helper), edit.name("functools.lru_cache", plan.helper)
-        put_above(edit, plan.helper, f"{name} = {cache}(maxsize=8)({edit.text(plan.site)})")
-        edit.replace(plan.site, name)
-        return
     assert isinstance(plan, Plan)
     lines: list[str] = []
     for site in plan.statements:

@@ -21,16 +21,18 @@ Use instead
     small samples to 256, and the rest stays accumulated. Lightning, Accelerate and the ``Trainer`` have both numbers.
 
     Without accumulation, or where few samples add up, batches of up to 16 become 64 (under the ``Trainer`` 32), of up
-    to 32 for a narrow network four times as large, of up to 3 for one that gives whole pictures 16, and up to 64 rows
-    of a table or pictures of 32 by 32 at least 128. The learning rate grows where it is written. Batches of up to 8 of
-    an evaluation become at least 32.
+    to 64 for a narrow network at least 128, of up to 3 for one that gives whole pictures 16, and up to 64 rows of a
+    table or pictures of 32 by 32 at least 128; windows that are drawn of a text become 64, or four times as many, where
+    a batch has few tokens. The learning rate grows where it is written. Batches of up to 8 of an evaluation become at
+    least 32, and of up to 4 under the ``Trainer`` eight times as large.
 
 When refused
     Refused for torchvision's detectors, where the loss is not divided by the number of accumulated batches, where the
     gradients are cleared or clipped or the rate is scheduled with every small batch, where ``drop_last`` would leave
     out all samples, where a comment gives a reason for a value or a list of sizes is tried in turn, where the training
-    ends after a number of small batches (``while``), an evaluation takes one sample for the whole batch, two loaders
-    are read side by side, the loop catches an out-of-memory error, or several processes share the batches. Of the
+    ends after a number of small batches (``while``), an evaluation takes one sample for the whole batch, one picture
+    at a time is read beside InstanceNorm, two loaders are read side by side, the loop catches an out-of-memory error,
+    or several processes share the batches. Of the
     ``Trainer`` where its settings tell that memory limits the batch, beside DeepSpeed, where its loss or its loaders
     are the script's own or a setting is changed elsewhere.
 
@@ -103,20 +105,24 @@ FEWEST, TINY, SMALL, NARROW, ENOUGH = 4, 8, 16, 32, 64
 """A batch of at most so many samples is too few for an update, tiny, or small; or small where kernels hardly start; and
 what is enough."""
 
-SMALL_ROWS, ENOUGH_ROWS, ENOUGH_TEXTS = 64, 256, 32
-"""The same for rows of a table and for pictures of 32 by 32: a step over a few is nothing but the start of kernels; and
-what is enough for the ``Trainer``, whose own default is a batch of 8."""
+SMALL_ROWS, ENOUGH_ROWS, ENOUGH_TEXTS, FEW_POSITIONS, ENOUGH_POSITIONS = 64, 256, 32, 4096, 16384
+"""The same for rows of a table and for pictures of 32 by 32: a step over a few is nothing but the start of kernels;
+what is enough for the ``Trainer``, whose own default is a batch of 8; and for the tokens of windows."""
 
 LARGE = regex(r"[Rr]esize\w*\(\D{0,9}([6-9]\d|\d{3})|\b(224|227|299|384)\b")
 """What tells that pictures are made larger: the number that they are resized to, or one that networks are made for."""
 
-ENLARGING = ("ConvTranspose", "PixelShuffle", "Upsample")
-"""Layers of what gives a picture, or a number for each of its points."""
+ENLARGING = regex(
+    r"\.(ConvTranspose|PixelShuffle|Upsample)|For\w*(Detection|Segmentation)\b"
+    r"|^(diffusers|torchvision\.models\.segmentation)\."
+)
+"""Layers and networks that give a picture, a number for each of its points, or the objects on a large one."""
 
 BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
-"""The two settings of transformers' trainer."""
+EVALUATION = "per_device_eval_batch_size"
+"""Settings of transformers' trainer."""
 
-COUNTED = ", and its updates, which are counted, read {:.3g} times as many samples"
+COUNTED = ", and as many updates read {:.3g} times as many samples"
 TOO_FEW = "which fill a GPU only where a sample or the model is large"
 
 NAMED = regex(
@@ -164,19 +170,22 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         size = smallest(loader)
         if size is None or place(loader) in told or program.framework in (Framework.TRANSFORMERS, Framework.DEEPSPEED):
             continue  # their settings name the batch
-        accumulation = next((step.accumulation for step in steps if step.accumulation is not None), None)
+        adding = (each.accumulation for each in steps if each.accumulation is not None)
+        drawn = any(step.draws for step in steps)
+        accumulation = next((each for each in adding if not drawn or one_number(each.steps) != 1), None)
         sums = None if loader.role == "evaluation" else next(iter(summed(program)), None)
         by, many = accumulation or sums, 1 if sums is None else one_number(sums)
         small, enough = bounds(program, loader, steps, size)
         if by is not None or size <= small:
             told.add(place(loader))  # who evaluates with the same number has been spoken of
-        if accumulation is None and many is not None and size * many <= small:
+        if accumulation is None and many is not None and size * many <= small + (small == FEWEST - 1 and many > 1):
             if assumes is not None:
                 yield grown(program, loader, steps, (size, small, enough), assumes, told, sums)
         elif by is not None and (len(steps) == 1 or (by is sums and not program.steps)):
             yield from accumulated(program, loader, steps, by, (size, small, enough))
     told_to = (one_number(each.argument(BATCH)) for each in program.trainings)
-    if program.trained_at is not None and not any((*map(smallest, program.loaders), *told_to)):
+    known = map(smallest, (*program.loaders, *by_hand(program)))
+    if program.trained_at is not None and not any((*known, *told_to)):
         yield from named(program, program.trained_at)
 
 
@@ -224,6 +233,9 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     as_they_are = size == 1 and "decode" in work and "transform" not in work
     if as_they_are or any(layer.endswith("3d") for layer in layers) or program.libraries & ENVIRONMENTS:
         return 0, 0  # a few volumes, or a whole photograph, fill the memory; an agent's batch is a part of its method
+    window = next((step.draws for step in steps if step.draws), None) if loader not in program.loaders else None
+    if window is not None:
+        return min(SMALL_ROWS - 1, FEW_POSITIONS // window), min(max(ENOUGH, size * 4), ENOUGH_POSITIONS // window)
     detects, evaluates = any(map(is_detector, models)), loader.role == "evaluation"
     if not (is_read_again(program, loader) and not detects if evaluates else loader.role in ("training", "both")):
         return 0, 0
@@ -235,12 +247,14 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     little = data.qualname in SMALL_IMAGES and not says(program, LARGE)
     if little or ((data.kind == "tensors" or data.table or bare) and not large):
         return SMALL_ROWS, min(ENOUGH_ROWS, max(SMALL_ROWS * 2, size * 8))
-    if any(layer.rpartition(".")[2].startswith(ENLARGING) for layer in layers):
+    if any(map(ENLARGING.search, layers)):
         return FEWEST - 1, SMALL  # what it gives is as large as a picture, and so is what it computes on the way
-    narrow = models and all(
-        each.products.layers and not each.convolutions and is_bound_by_launches(each.products, size) for each in models
-    )
-    return NARROW if narrow else SMALL, max(ENOUGH, size * 4)
+    if models and all(each.products.layers and is_bound_by_launches(each.products, size) for each in models):
+        convolved = [each for model in models for each in model.convolutions]
+        if all(each.dims == 1 and not each.whole for each in convolved):
+            small = NARROW if convolved or "decode" in work else SMALL_ROWS
+            return small, max(small * 2, size * 4)
+    return SMALL, max(ENOUGH, size * 4)
 
 
 def says(program: TrainingProgram, pattern: re.Pattern[str]) -> bool:
@@ -254,11 +268,14 @@ def models_of(program: TrainingProgram, steps: list[Step]) -> list[Model]:
     return [model for model in program.models if model.site in sites or not steps]
 
 
-def norm_of(program: TrainingProgram, steps: list[Step]) -> str | None:
+NORMS = ("BatchNorm", "SyncBatchNorm", "batch_norm")
+
+
+def norm_of(program: TrainingProgram, steps: list[Step], names: tuple[str, ...] = NORMS) -> str | None:
     """A layer of the steps' models that looks at the batch as a whole."""
     layers = {layer.rpartition(".")[2] for model in models_of(program, steps) for layer in model.layers}
     layers |= {call.qualname.rpartition(".")[2] for step in steps for call in step.calls}
-    return min((each for each in layers if each.startswith(("BatchNorm", "SyncBatchNorm", "batch_norm"))), default=None)
+    return min((each for each in layers if each.startswith(names)), default=None)
 
 
 def grown(  # noqa: PLR0913
@@ -280,7 +297,7 @@ def grown(  # noqa: PLR0913
     few = "" if one_number(batch) is not None else "as few as "
     many = f"batches of {few}{size} samples" if size > 1 else f"batches of {few}one sample"
     is_made = loader in program.loaders
-    who = f"{called(loader)} gives" if is_made else "this loop cuts out"
+    who = f"{called(loader)} gives" if is_made else "this loop takes"
     message = f"{who} {many}, {TOO_FEW}; "
     few_at = [(each, site) for each, site in written(batch) if type(each) is int and each <= small]
     values = tuple((site, enough) for _, site in few_at)
@@ -293,15 +310,17 @@ def grown(  # noqa: PLR0913
         rates = [each for each in rates if each[0] not in changed]
         alone = "" if sums is None else ", each with an update of its own,"
         message += f"batches of {enough}{alone} change the recipe: {growing(rates)}"
-        if any(step.epoch_loop is not None for step in steps) and few_at:
-            message += f", an epoch has {times:.3g} times fewer updates"
-        elif loader.cycled or any(limit(each, "max_steps") for each in program.trainings):
+        if is_counted(program, loader, steps):
             message += COUNTED.format(times)
+        elif few_at:
+            message += f", an epoch has {times:.3g} times fewer updates"
         norm = norm_of(program, steps)
         message += f", and {norm} sees other statistics" if norm else ""
     same = (each for each in program.loaders if place(each) == place(loader) and each.role == "evaluation")
     leaving = next((each for each in same if is_in_the_way(each.argument("drop_last"))), None)
     message += f"; `drop_last` of {called(leaving)} leaves more samples out" if leaving is not None else ""
+    alike = [site for _, site in few_at if one_number(batch) is not None and site != place(loader) != loader.site]
+    message += "".join(f"; the same number on {site.line_from(place(loader).path)} grows, too" for site in alike)
     message += read_elsewhere(program, loader) + said_beside(batch)
     seen = of_loader(program, loader, "batch_size") if is_made else (of_value("the batch size", batch, loader.site),)
     given = (replace(batch, edit_at=values[0][0] if few_at else None), *((sums,) if sums is not None else ()))
@@ -312,28 +331,42 @@ def grown(  # noqa: PLR0913
         reason = "the optimizer does not step after every batch: let the gradients of fewer batches add up as well"
     elif reason is None and program.distributed:
         reason = "several processes share the batches, and how they do is yours to say"
+    elif reason is None and size == 1 and not evaluates and norm_of(program, steps, ("InstanceNorm",)):
+        reason = "networks with InstanceNorm (CycleGAN) may read one picture at a time on purpose: compare results"
     elif reason is None and size == 1 and evaluates:
         reason = looks_at_one(program, loader)
         if batch.comment is not None and is_telling(batch.comment):
             reason = "that comment may say why it is one"
     reason = reason or made_for(program, loader)
     risk = Risk.EQUIVALENT if evaluates else Risk.RECIPE
-    if reason is not None:
-        return codemod.refuse(place(loader), message, reason, risk=risk, evidence=seen)
-    alike = (ONE_SIZE,) if size == 1 and loader.collate == "default" else ()
+    stacked = (ONE_SIZE,) if size == 1 and loader.collate == "default" else ()
+    added = [step.accumulation.steps for step in steps if step.accumulation is not None]
     changes = tuple((site, new) for site, _, new in rates)
-    plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *alike, *assumes, *by_default(batch))
-    changed.update(site for site, _ in plan.values)
+    plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *stacked, *assumes, *by_default(batch, *added))
+    changed.update(site for site, _ in plan.values if reason is None)
     worth = Worth.SOME if evaluates or size <= SMALL or small == SMALL_ROWS else Worth.SMALL
-    return codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=seen, assumes=rests, worth=worth)
+    told = {"plan": plan, "risk": risk, "evidence": seen, "assumes": rests, "worth": worth}
+    return codemod.offer(place(loader), message, reason, **told)
+
+
+def is_counted(program: TrainingProgram, loader: Loader, steps: list[Step]) -> bool:
+    """Whether a training may end after a number of updates, however many samples they read."""
+    if loader not in program.loaders or any(step.epoch_loop is not None for step in steps):
+        return loader not in program.loaders and any(step.draws for step in steps)
+    loops = [pages_of(program)(step.loop.site).node(step.loop.site) for step in steps]
+    leaves = any(isinstance(each, ast.Break) for loop in loops if loop is not None for each in walk(loop))
+    return leaves or loader.cycled or any(limit(each, "max_steps") for each in program.trainings)
 
 
 def tried_in_turn(program: TrainingProgram, values: tuple[tuple[Site, int | str], ...]) -> str | None:
     """Whether a batch size is one of a list that the script goes through."""
-    page, lists = pages_of(program), (ast.List, ast.Tuple, ast.Set)
-    sites = [site for site, _ in values if site.path in program.modules.by_path]
-    tried = any(isinstance(page(site).parent(page(site).node(site)), lists) for site in sites)
-    return "the script tries a list of batch sizes one after another: give that list larger ones" if tried else None
+    for site in (each for each, _ in values if each.path in program.modules.by_path):
+        page = pages_of(program)(site)
+        held, statement = page.parent(page.node(site)), page.statement(page.node(site))
+        unpacked = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple)
+        if isinstance(held, (ast.List, ast.Tuple, ast.Set)) and not unpacked:
+            return "the script tries a list of batch sizes one after another: give that list larger ones"
+    return None
 
 
 def looks_at_one(program: TrainingProgram, loader: Loader) -> str | None:
@@ -352,7 +385,9 @@ def looks_at_one(program: TrainingProgram, loader: Loader) -> str | None:
 
 
 def skips_updates(step: Step) -> bool:
-    """Whether an update stands under a test under which no backward pass stands."""
+    """Whether an update stands under a test under which no backward pass stands, and not for every single batch."""
+    if step.accumulation is not None and one_number(step.accumulation.steps) == 1:
+        return False
     tested = {test for act in step.backwards for test in act.guard.tests}
     seldom = (act for act in step.updates if act.guard.kind in ("every_n", "condition"))
     return not all(tested.issuperset(act.guard.tests) for act in seldom)
@@ -361,7 +396,7 @@ def skips_updates(step: Step) -> bool:
 def written(argument: Argument) -> tuple[tuple[object, Site], ...]:
     """The numbers that an argument can be, each with the place where it is written."""
     one = one_number(argument)
-    return argument.written if one is None else ((one, argument.edit_at),) if argument.edit_at is not None else ()
+    return ((one, argument.edit_at),) if one is not None and argument.edit_at is not None else argument.written
 
 
 Rate = tuple[Site, float, str]
@@ -423,7 +458,11 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         default = batch.state == "absent" and not training.open_mapping and not training.parsed
         size, many = 8 if default else one_number(batch), 1 if steps.state == "absent" else one_number(steps)
         searches = not is_off(training.argument("auto_find_batch_size"))  # for the largest that fits
-        if size is None or many is None or stays_on_cpu(training) or searches:
+        if stays_on_cpu(training) or searches:
+            continue
+        yield from evaluated(program, training)
+        if size is None or many is None:
+            yield from unread(training)
             continue
         factor = factor_of(size, many)
         if size * many <= (SMALL if steps.state == "absent" else FEWEST):
@@ -447,20 +486,45 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         seen = tuple(of_value(name, training.argument(name), training.site) for name in given)
         reason = why_not_under_trainer(program, training, given)
         where = batch.edit_at or training.site
-        if reason is not None:
-            yield codemod.refuse(where, message, reason, risk=Risk.RECIPE, evidence=seen)
-            continue
         kept = tuple((site, value) for site, value in values if site is not None)
         plan = Plan(kept, call=training.site if default else None, added=values[0][1])
         # one sample needs no padding: whether several can be put together is seen only then
         alike = (ONE_SIZE,) if size == 1 and training.stacks else ()
         rests = (LEARNS_IN_LARGER, *alike, *rests_on_gpu(training), *by_default(batch, steps))
-        yield codemod.finding(where, message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests)
+        yield codemod.offer(where, message, reason, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests)
+
+
+def unread(training: Training) -> Iterator[Refusal]:
+    """What is said of a trainer whose batches are as large as the command line, or something not followed, says."""
+    summed = training.argument(STEPS).state != "absent"
+    message = f"the trainer takes batches of 8 samples where the command line gives no other number, {TOO_FEW}"
+    reason = f"where memory allows, pass {training.parsed}{BATCH} {ENOUGH_TEXTS}; {OTHER_RATE}"
+    if summed:
+        message = "every update may take several forward and backward passes over small batches"
+        reason = f"their numbers were not followed: where memory allows, raise {BATCH} and lower {STEPS} as much"
+    if summed or (training.parsed and training.argument(BATCH).state == "absent"):
+        yield codemod.refuse(training.site, message, reason, risk=Risk.RECIPE)
+
+
+def evaluated(program: TrainingProgram, training: Training) -> Iterator[Finding | Refusal]:
+    """Small batches of an evaluation, which keeps no activations."""
+    batch = training.argument(EVALUATION)
+    size, where = one_number(batch), batch.edit_at
+    if size is None or size > FEWEST or where in (None, training.argument(BATCH).edit_at) or training.evaluated is None:
+        return
+    assert where is not None
+    many, enough = "batches of one sample" if size == 1 else f"batches of {size} samples", min(ENOUGH_TEXTS, size * 8)
+    message = f"the trainer evaluates {many}, {TOO_FEW}, and keeps no activations for them; batches of {enough} "
+    message += "change a figure that is averaged or summed over batches" + said_beside(batch)
+    seen = (of_value(EVALUATION, batch, training.site),)
+    reason, alike = why_not_under_trainer(program, training, (EVALUATION,)), size == 1 and training.stacks
+    rests = (LEARNS_IN_LARGER, *((ONE_SIZE,) if alike else ()), *rests_on_gpu(training), *by_default(batch))
+    yield codemod.offer(where, message, reason, plan=Plan(((where, enough),)), evidence=seen, assumes=rests)
 
 
 def why_not_under_trainer(program: TrainingProgram, training: Training, names: tuple[str, ...]) -> str | None:
     """What keeps the settings of a trainer from being changed, or tells that the batch is as large as memory allows."""
-    if not is_off(training.argument("gradient_checkpointing"), unless_passed=True):
+    if BATCH in names and not is_off(training.argument("gradient_checkpointing"), unless_passed=True):
         return "it does without its activations (gradient_checkpointing): memory is what limits the batch"
     if by_deepspeed(training):
         return "DeepSpeed's configuration may name the batch, and must say the same"

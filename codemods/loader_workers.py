@@ -58,7 +58,6 @@ from turbofix.program.model import (
     Dataset,
     Framework,
     Loader,
-    Loop,
     Region,
     SetLater,
     Training,
@@ -206,6 +205,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             len(set(loader.together) & {each.site for many in fixable.values() for each in many}) for loader in loaders
         ]
         shared = 1 + max(shares)
+        startable = program.script.guarded or is_notebook(program) or positive(loaders[0].argument("num_workers"))
         plan = Plan(
             values,
             counted=True,
@@ -213,7 +213,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             anchors=anchors,
             ranks=is_shared(program),
             devices=by_devices(program),
-            unguarded=None if is_startable(program, loaders[0]) else program.script.unguarded,
+            unguarded=None if startable else program.script.unguarded,
             forked=forked is not None,
             share=shared,
         )
@@ -237,7 +237,8 @@ def unseen(program: TrainingProgram) -> Iterator[Refusal]:
     """Trainings whose loaders are made where they are not seen: by a library, or by what was not followed."""
     if any(loader.role != "unused" for loader in program.loaders):
         return
-    fed = [step.loop.site for step in program.steps if not step.loaders and goes_over_something(step.loop)]
+    unread = [step.loop for step in program.steps if not step.loaders]  # those over numbers hand out no batches
+    fed = [loop.site for loop in unread if loop.iterated is not None and "range(" not in loop.iterated]
     for site in (*fed, *(each.site for each in under_lightning(program))):
         yield codemod.refuse(
             site,
@@ -245,11 +246,6 @@ def unseen(program: TrainingProgram) -> Iterator[Refusal]:
             "look where they are made: a DataLoader wants num_workers (as many as there are CPUs, at most 16) and "
             "persistent_workers, and without one every step waits for its batch",
         )
-
-
-def goes_over_something(loop: Loop) -> bool:
-    """Whether a loop goes over an object that hands out batches, not over numbers or as long as a test holds."""
-    return loop.iterated is not None and "range(" not in loop.iterated
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -466,13 +462,11 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
         reason = f"`{first.subclass}` is a loader of its own: pass persistent_workers on where it is built"
     elif entry is None and (first.unpacks or kept_if(workers.text or "f()") is None):
         reason = "the number comes from elsewhere than the call: add persistent_workers beside it"
-    if reason is not None:
-        return codemod.refuse(site, said, reason, evidence=seen)
     only = Extra(first.site, entry or workers.site, entry is not None, True, False)
     plan = Plan((), False, (only,))
     assumes = [SAME_ITEMS] if any(map(may_change, loaders)) else []
     found = Worth.SOME if any(has_short_epochs(each) or each.cycled for each in loaders) else Worth.SMALL
-    return codemod.finding(site, said, plan=plan, evidence=seen, assumes=assumes, worth=found)
+    return codemod.offer(site, said, reason, plan=plan, evidence=seen, assumes=assumes, worth=found)
 
 
 def kept_by_trainer(
@@ -529,14 +523,10 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
     if is_built_each_time(loader) and has_short_epochs(loader):
         return "it is built anew in each epoch, as its workers would be: build it once, before the loop"
     forked = only_forked(program, loader)
-    if forked is not None and (loader.argument("multiprocessing_context").state != "absent" or starts(program)):
+    chosen = any(each.name.endswith("multiprocessing.set_start_method") for each in program.settings)
+    if forked is not None and (loader.argument("multiprocessing_context").state != "absent" or chosen):
         return f"{forked}, and the program chooses how its processes start"
     return why_not_started(program) or why_not_changed(program, loader)
-
-
-def starts(program: TrainingProgram) -> bool:
-    """Whether the program chooses how its processes start."""
-    return any(each.name.endswith("multiprocessing.set_start_method") for each in program.settings)
 
 
 def changed(program: TrainingProgram, loader: Loader, *, between_batches: bool = False) -> str | None:
@@ -579,11 +569,6 @@ def cause(program: TrainingProgram, loader: Loader, reason: str) -> tuple[str, o
             loader
         )
     return reason, place(loader)
-
-
-def is_startable(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether workers can start as the script stands: it has a guard, needs none, or starts workers already."""
-    return program.script.guarded or is_notebook(program) or positive(loader.argument("num_workers"))
 
 
 AT_MODULE_LEVEL = "the script trains at module level, which every spawned worker would do once more"

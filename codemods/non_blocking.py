@@ -109,19 +109,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         message = f"the host waits for {these} " + ("to the GPU" if transfer.what == "input" else f"of a batch{who}")
         others = (Evidence("copied as well", each.transfer.site) for each in group[1:])
         seen = (*of_copy(program, transfer.site, transfer.to, loaders), *others)
-        if copy.value is None:
-            yield codemod.refuse(transfer.site, message, copy.why_not, evidence=seen)
-        else:
-            kept = bool(loaders) and all(is_kept(program, loader) for loader in loaders)
-            yield codemod.finding(
-                transfer.site,
-                message + KEPT * kept,
-                plan=tuple((each.transfer, each.value) for each in group if each.value is not None),
-                evidence=seen,
-                for_speed=timed,
-                assumes=copy.assumes,
-                worth=copy.worth(program),
-            )
+        kept = copy.value is not None and bool(loaders) and all(is_kept(program, loader) for loader in loaders)
+        yield codemod.offer(
+            transfer.site,
+            message + KEPT * kept,
+            copy.why_not if copy.value is None else None,
+            plan=tuple((each.transfer, each.value) for each in group if each.value is not None),
+            evidence=seen,
+            for_speed=timed,
+            assumes=copy.assumes,
+            worth=copy.worth(program),
+        )
 
 
 def is_ignored(program: TrainingProgram, copy: Copying) -> bool:

@@ -267,7 +267,7 @@ def test_a_batch_of_a_file_is_enlarged_and_its_other_reads_are_told(tmp_path: Pa
     (tmp_path / "train.py").write_text(text)
     options = ("--select", "larger-batch", "--risk", "recipe", "--likely")
     ran = run("apply", *options, "train.py")
-    assert "-batch_size: 8\n+batch_size: 64\n" in ran.out, ran.err
+    assert "-batch_size: 8\n+batch_size: 128\n" in ran.out, ran.err
     (found,) = json.loads(run("analyze", *options, "--output-format", "json", "train.py").out)["findings"]
     line = next(number for number, each in enumerate(text.splitlines(), 1) if "lr=" in each)
     assert f"line {line} of train.py, too" in found["message"]

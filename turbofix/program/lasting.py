@@ -66,12 +66,18 @@ _SIZE = regex(r"len\(|size|shape|,.*,")
 _BATCH = regex(r"(?i)batch|(?<![a-z])bsz?(?![a-z])")
 
 
-def cut_size(analysis: Analysis, backward: Event, loop: ast.AST) -> Argument:
-    """How many samples a loop cuts out of its data for a step: ``for i in range(0, n, size)``, ``x[i : i + size]``."""
+Cut = tuple[Argument, int | None]
+
+
+def cut_size(analysis: Analysis, backward: Event, loop: ast.AST, events: list[Event]) -> Cut:
+    """How many samples a loop cuts out of its data for a step: ``for i in range(0, n, size)``, ``x[i : i + size]``.
+
+    With it, how long they are where they are windows that it draws.
+    """
     frames = analysis.facts.frames(backward)
     frame = next((each for each in frames if any(own is loop for own in each.loops)), None)
     if frame is None or not isinstance(loop, ast.For):
-        return ABSENT
+        return _drawn(analysis, events)
     calls = [each for each in walk(loop.iter) if isinstance(each, ast.Call) and dotted(each.func) == "range"]
     sizes = [call.args[2] for call in calls if len(call.args) == 3]
     for cut in (each for statement in loop.body for each in walk(statement) if isinstance(each, ast.Slice)):
@@ -87,8 +93,33 @@ def cut_size(analysis: Analysis, backward: Event, loop: ast.AST) -> Argument:
         if value is not None:
             found = argument_of(Passed(value, True, size), analysis.facts, analysis.reads, frame.module)
             if _BATCH.search(f"{found.text} {found.option}"):
-                return found
-    return ABSENT
+                return found, None
+    return _drawn(analysis, events)
+
+
+_INDICES = ("torch.randint", "numpy.random.randint", "numpy.random.choice")
+
+
+def _drawn(analysis: Analysis, events: list[Event]) -> Cut:
+    """How many windows a step draws of its data, and how long they are: ``data[i : i + length]`` for random ``i``."""
+    facts = analysis.facts
+    for event in (each for each in events if each.kind == "call" and each.name in _INDICES and each.arguments):
+        given = event.arguments
+        size = (given.get("size") or next(reversed(given.positions), None)) if given is not None else None
+        node = size.node if size is not None else None
+        if isinstance(node, (ast.Tuple, ast.List)):
+            node = node.elts[0] if len(node.elts) == 1 else None
+        frames = facts.frames(event)
+        value = facts.evaluate(node, frames)
+        cuts = [(each.lower, each.upper) for each in walk(frames[-1].scope) if isinstance(each, ast.Slice)]
+        sums = [(begin, end) for begin, end in cuts if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add)]
+        ends = [end.right for begin, end in sums if begin is not None and ast.dump(begin) == ast.dump(end.left)]
+        lengths = [each for end in ends if type(each := settled(facts.evaluate(end, frames))) is int]
+        if value is not None and node is not None and lengths:
+            found = argument_of(Passed(value, True, node), facts, analysis.reads, event.module)
+            if _BATCH.search(f"{found.text} {found.option}"):
+                return found, max(lengths)
+    return ABSENT, None
 
 
 def _is_chosen(analysis: Analysis, record: LoopRecord, frames: tuple[Frame, ...]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from turbofix.findings import Site
@@ -216,8 +216,16 @@ def with_feeding(analysis: Analysis, found: tuple[Loader, ...], framework: Frame
         again = _is_fed_again(event)
         for site, role in _feeding(analysis, event.arguments):
             if site in known:
-                often = "again" if again else "once"
-                fed[site] = replace(known[site], role=role, fed=often, first_only=False)  # type: ignore[arg-type]
+                often, old = "again" if again else "once", fed.get(site, known[site]).role
+                use = role if old in (role, known[site].role) else "both"
+                fed[site] = replace(known[site], role=use, fed=often, first_only=False)  # type: ignore[arg-type]
+    fits = [event for event in analysis.facts.of("call") if event.name in FITS and event.arguments is not None]
+    often = "again" if all(map(_is_fed_again, fits)) else "once"
+    functions = [each.function.node for each in analysis.execution.frames.values() if each.function is not None]
+    for name, role in () if fed else _GIVING:  # of a module that was not followed to `fit`
+        methods = [each for each in functions if getattr(each, "name", "") == name]
+        for site in known.keys() & _made_in(analysis, methods):
+            fed[site] = replace(known[site], role=role, fed=often)  # type: ignore[arg-type]
     return tuple(fed.get(loader.site, loader) for loader in found)
 
 
@@ -230,10 +238,15 @@ def _feeding(analysis: Analysis, given: Arguments) -> Iterator[tuple[Site, str]]
     for cls in _classes(given):
         for name, role in _GIVING:
             methods = [each.node for each in members(cls.find(name)) if isinstance(each, Function)]
-            made = [each.result for each in analysis.facts.events_in_functions(methods) if each.kind == "make"]
-            frames = analysis.execution.frames.values()
-            made += [each.returned for each in frames if each.function is not None and each.function.node in methods]
-            yield from ((site, role) for value in made for site in loader_sites(analysis, value))
+            yield from ((site, role) for site in _made_in(analysis, methods))
+
+
+def _made_in(analysis: Analysis, methods: Sequence[ast.AST]) -> Iterator[Site]:
+    """The loaders that methods of a module make, or give."""
+    made = [each.result for each in analysis.facts.events_in_functions(methods) if each.kind == "make"]
+    frames = analysis.execution.frames.values()
+    made += [each.returned for each in frames if each.function is not None and each.function.node in methods]
+    yield from (site for value in made for site in loader_sites(analysis, value))
 
 
 def _classes(given: Arguments) -> list[Class]:

@@ -113,8 +113,14 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     made = next(each for each in members(event.result) if isinstance(each, Made))
     order = LOADER_PARAMETERS if made.qualname == _TORCH else LOADER_PARAMETERS[:3]
     all_arguments = [each.arguments for each in events if each.arguments is not None]
-    passed = merged(bound_arguments(each, order) for each in all_arguments)
+    bound = [bound_arguments(each, order) for each in all_arguments]
+    passed = merged(bound)
     arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())}
+    given = [argument_from(each.get("batch_size"), module, facts, analysis.reads) for each in bound]
+    places = {each.edit_at: each for each in given if each.edit_at is not None and len(each.values) == 1}
+    if len(places) > 1 and len(arguments["batch_size"].values) == 1:  # one number, written for each of its calls
+        written = tuple((each.values[0], site) for site, each in places.items())
+        arguments["batch_size"] = replace(arguments["batch_size"], edit_at=None, written=written)
     read = passed["dataset"].node if "dataset" in passed else None
     if isinstance(read, ast.Call) and dotted(read.func) == "range":
         data = Dataset("tensors", on_device=True)  # it hands out indices: the collate function takes whole batches

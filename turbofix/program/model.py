@@ -797,7 +797,7 @@ class Step:
     zeroings: tuple[Zeroing, ...] = ()  # where it fills gradients with zeros
     late: Site | None = None  # SGD with momentum: what may give a parameter its first gradient after the first update
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
-    first_batches: tuple[FirstBatch, ...] = ()
+    first_batches: tuple[tuple[Site, Site], ...] = ()  # `next(iter(loader))` in every round, and the loader
     wish: Argument = ABSENT  # over how many batches gradients shall add up, by an option or constant that nothing reads
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
     weights: tuple[Weights, ...] = ()  # of each update, in a step that clips no gradients
@@ -806,6 +806,7 @@ class Step:
     iterations: int | None = None  # in the whole training, as far as literals and defaults tell
     passes: int | None = None  # over its data, at most; None where it is no loop over data in loops that count
     cut: Argument = ABSENT  # how many samples it cuts out of its data for a step, where no loader gives it batches
+    draws: int | None = None  # how long these are, where it draws windows of its data at random
 
 
 @dataclass(frozen=True)
@@ -894,20 +895,6 @@ class Preload:
     why_not: str | None = None
     rows: bool = False
     augment: Augment | None = None
-
-
-@dataclass(frozen=True)
-class FirstBatch:
-    """A ``next(iter(loader))`` in every round of a loop, which starts the loader anew.
-
-    ``begins``: the name ``iter`` there; None where not the loader itself is started. ``helper``: where a function that
-    goes on with the loader can stand.
-    """
-
-    site: Site
-    loader: Site
-    begins: Site | None
-    helper: Site
 
 
 @dataclass(frozen=True)
@@ -1558,17 +1545,6 @@ class DebugAid:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A transform of sounds, or a model that only gives a mask (``kind``), that is built again and again by what stands
-    at ``site``: one that is built once for the same settings can be named ``name`` in front of ``helper``."""
-
-    site: Site
-    helper: Site
-    name: str
-    kind: str
-
-
-@dataclass(frozen=True)
 class Listed:
     """A list that Python makes of tensors or numbers one by one, and what does it at once: a source, with names of
     torch in braces. ``codemod`` speaks of it; ``unplaced``: made for a tensor that may lie on the host. ``more``: what
@@ -1770,7 +1746,6 @@ class TrainingProgram:
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
     moved_once: Site | None = None  # where data are brought to the GPU as a whole, before the training
     preloads: tuple[Preload, ...] = ()  # loaders that could take whole batches of items that are made once
-    filters: tuple[Kept, ...] = ()  # transforms that are built anew for each item or forward pass
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()
     biases: Biases = Biases()

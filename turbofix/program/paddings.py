@@ -25,9 +25,8 @@ from turbofix.program.wording import Wording
 from turbofix.regex import regex
 
 _WORD = regex(r"\bpadding\b|\bpad_to_max_length\b")
-_FIXED = ("tpu", "xla", "torch_xla", "onnx", "torchscript", "jit")
-_JOINED = ("dispatch_batches", "split_batches", "streaming")
-_FIXED_SHAPES = Wording((*_FIXED, *_JOINED), regex(rf"\b({'|'.join((*_FIXED, *_JOINED))})\b", re.IGNORECASE))
+_FIXED = ("tpu", "xla", "torch_xla", "dispatch_batches", "split_batches", "streaming")
+_FIXED_SHAPES = Wording(_FIXED, regex(rf"\b({'|'.join(_FIXED)})\b", re.IGNORECASE))
 """Words of programs that want shapes which stay, or join batches."""
 _LOADER, _TRAINERS = "torch.utils.data.DataLoader", ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 _LONGEST = frozenset(("longest", True))
@@ -37,12 +36,16 @@ MASK = "attention_mask"
 def paddings(analysis: Analysis, steps: tuple[Step, ...]) -> tuple[Padding, ...]:
     """The calls that pad texts for a training, in the order of the text."""
     modules = list(analysis.execution.modules.values())
-    if any(_FIXED_SHAPES.is_in(module.text) for module in modules):
-        return ()
+    fixed = next((module.path.name for module in modules if _FIXED_SHAPES.is_in(module.text)), None)
     search = _Search(analysis, steps)
     found = {each.site: each for each in search.by_hand()}
     for module in modules:
         found.update((each.site, each) for each in search.in_file(module) if _pads(module))
+    if fixed is not None:
+        reason = (
+            f"by what {fixed} speaks of (TPUs, joined batches, streams), lengths may have to stay: pad less by hand"
+        )
+        found = {site: each if each.dynamic else replace(each, why_not=reason) for site, each in found.items()}
     once = {
         (each.keys, each.readers) if each.keys else site: site for site, each in sorted(found.items(), reverse=True)
     }
@@ -100,7 +103,7 @@ _ONE_BY_ONE = (
     "`collate_fn` of the loader, to the longest of the batch (`DataCollatorWithPadding(tokenizer)`, `pad_sequence`)"
 )
 _TO_THE_LONGEST = frozenset(("torch.nn.utils.rnn.pad_sequence", "torch.nn.utils.rnn.pack_sequence"))
-_PADDED = "torch.nn.functional.pad"
+_PADDED = frozenset(("torch.nn.functional.pad", "torch.nn.ConstantPad1d", "numpy.pad"))
 _FILLED = frozenset(words("zeros ones full empty"))
 _IN_FRONT = "it pads at the front, and batches are cut off at their end"
 _COUNTED = "nothing in the program tells padding from words, so that the model and its loss count it: mask it first"
@@ -120,10 +123,10 @@ def _written_out(analysis: Analysis, frames: tuple[Frame, ...]) -> Iterator[ast.
         elif isinstance(node, ast.Call) and node.args and (dotted(node.func) or "").rpartition(".")[2] in _FILLED:
             if _is_missing(analysis, node.args[0], frames):
                 yield node
-        elif isinstance(node, ast.Call) and len(node.args) > 1 and isinstance(node.args[1], (ast.Tuple, ast.List)):
-            names = {event.name for event in analysis.facts.at(node) if event.kind == "call"}
-            ends = node.args[1].elts  # two: of the last dimension alone, where pictures have more
-            if names == {_PADDED} and len(ends) == 2 and any(_is_missing(analysis, each, frames) for each in ends):
+        elif isinstance(node, ast.Call) and (ends := _ends(node)):
+            names = {event.name for event in analysis.facts.at(node) if event.kind in ("call", "make")}
+            # two: of the last dimension alone, where pictures have more
+            if names & _PADDED and len(ends) == 2 and any(_is_missing(analysis, each, frames) for each in ends):
                 yield node
 
 
@@ -144,10 +147,15 @@ def _filled(scope: ast.AST) -> list[ast.expr]:
     ]
 
 
+def _ends(call: ast.Call) -> list[ast.expr]:
+    """How much a call pads on each side, if it pads: ``pad(ids, (0, missing))``, ``ConstantPad1d((0, missing), 0)``."""
+    return next((each.elts for each in call.args[:2] if isinstance(each, (ast.Tuple, ast.List))), [])
+
+
 def _is_in_front(node: ast.AST, parent: ast.AST | None) -> bool:
     """Whether padding stands before the text: ``[0] * missing + ids``, ``pad(ids, (missing, 0))``."""
-    if isinstance(node, ast.Call) and len(node.args) > 1 and isinstance(node.args[1], (ast.Tuple, ast.List)):
-        return getattr(node.args[1].elts[0], "value", None) != 0
+    if isinstance(node, ast.Call) and (ends := _ends(node)):
+        return getattr(ends[0], "value", None) != 0
     first = parent.left if isinstance(parent, ast.BinOp) else next(iter(getattr(parent, "elts", ())), None)
     return first is node
 
@@ -262,6 +270,8 @@ class _Search:
         if said == {"max_length"}:
             if not (events or gives or mapped):
                 return None
+            if not (gives or mapped or loaders):
+                classes = self._holding(events)
         elif not any(
             getattr(each.value, "value", None) is True
             for one in mapped

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
+from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.contents import change_of
@@ -14,9 +15,8 @@ from turbofix.program.events import Event
 from turbofix.program.guards import globals_written
 from turbofix.program.libraries import FROM_HOST, words
 from turbofix.program.loaders import loader_sites, started_anew
-from turbofix.program.model import FirstBatch, MovedAgain, Rebuilt, Step
+from turbofix.program.model import MovedAgain, Rebuilt, Step
 from turbofix.program.names import dotted, loads, names_of, stores
-from turbofix.program.preloading import place_of_helper
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import Const, Made, Sequence, Tensor, members
 from turbofix.records import dataclass
@@ -115,20 +115,15 @@ def _is_alike(analysis: Analysis, node: ast.Call, loop: ast.AST, event: Event) -
     return _change(analysis, loop, node, held, event) is None
 
 
-def first_batches(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[FirstBatch, ...]:
+def first_batches(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[tuple[Site, Site], ...]:
     """Where every round of a loop asks a loader for its first batch."""
-    found: set[FirstBatch] = set()
+    found: set[tuple[Site, Site]] = set()
     for event in events:
         start = started_anew(event.node) if event.kind == "next" else None
         sites = loader_sites(analysis, event.receiver) if start is not None else []
         if start is not None and len(sites) == 1 and analysis.guards.guard(event, loop).kind in ("always", "config"):
-            given = start.args[0] if start.args else start
-            held = members(analysis.facts.evaluate(given, analysis.facts.frames(event)))
-            itself = isinstance(given, (ast.Name, ast.Attribute)) and all(isinstance(each, Made) for each in held)
-            site = analysis.facts.places.site(start.func, event.module) if itself else None
-            helper = place_of_helper(analysis, event.node, event.module)
-            found.add(FirstBatch(analysis.facts.site(event), sites[0], site, helper))
-    return tuple(sorted(found, key=lambda each: each.site))
+            found.add((analysis.facts.site(event), sites[0]))
+    return tuple(sorted(found))
 
 
 def _built(analysis: Analysis, event: Event, working: set[int]) -> tuple[ast.For | ast.While, _Built] | None:

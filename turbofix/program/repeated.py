@@ -7,15 +7,12 @@ import re
 from collections.abc import Callable, Iterator
 
 from turbofix.nodes import walk
-from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import FROM_HOST, words
-from turbofix.program.model import Kept
-from turbofix.program.names import reads_of, walk_here
-from turbofix.program.preloading import place_of_helper
+from turbofix.program.names import walk_here
 from turbofix.program.sites import LOOPS
-from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning, written_of
+from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning
 
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")
 _DEFAULTS = words("set_default_device set_default_tensor_type")
@@ -150,44 +147,16 @@ def loader_of_epoch(written: Written) -> Found:
 
 _FILTERS = frozenset(
     f"torchaudio.transforms.{name}" for name in words("Resample MelSpectrogram MelScale MFCC LFCC Spectrogram")
-) | {"torch.nn.Transformer"}
-"""What computes filters, a window or weights when it is built, and keeps nothing of what it is called on."""
-_MASK = "generate_square_subsequent_mask"
+)
+"""What computes filters or a window when it is built."""
 
 
-def filters_made_again(analysis: Analysis) -> tuple[Kept, ...]:
-    """Transforms of sounds that are built for each item or forward pass, and only called; models only for a mask."""
-    written, found = written_of(analysis), list[Kept]()
-    if any("inference_mode" in module.text for module in written.modules):
-        return ()  # what is made there may be in no graph later on
-    places, waiting = analysis.facts.places, [*_methods(written, "forward"), *_methods(written, "__getitem__")]
-    for function, module in _with_called(written, waiting):
-        parents = parents_in(module.tree)
+def filters_anew(written: Written) -> Found:
+    """``torchaudio.transforms.Resample(rate, 16000)(sound)`` for each item, or in a forward pass."""
+    for function, module in _with_called(written, [*_methods(written, "forward"), *_methods(written, "__getitem__")]):
         for made in _said(function):
-            if not (isinstance(made, ast.Call) and meaning(made.func, module.tree) in _FILTERS):
-                continue
-            if any((each.arg or "kwargs").endswith("kwargs") for each in made.keywords) or _is_kept(made, module):
-                continue  # a dict is no key of a memory
-            moved = parents.get(parents.get(made, made))
-            node = moved if isinstance(moved, ast.Call) and last(moved) == "to" else made
-            kept = parents.get(node)
-            targets = kept.targets if isinstance(kept, ast.Assign) else []
-            called = _is_only_called(targets, function, module) if targets else getattr(kept, "func", None) is node
-            if getattr(kept, "attr", None) == _MASK if last(made) == "Transformer" else called:
-                name = f"{last(made).lower()}_of_{function.name.strip('_')}"
-                helper, site = place_of_helper(analysis, made, module), places.site(made.func, module)
-                found.append(Kept(site, helper, name, last(made)))
-    return tuple(sorted(found, key=lambda each: each.site))
-
-
-def _is_only_called(targets: list[ast.expr], function: ast.FunctionDef, module: ModuleFile) -> bool:
-    """Whether nothing is done with a name of a function but to call it."""
-    parents = parents_in(module.tree)
-    return all(
-        isinstance(each, ast.Name)
-        and all(getattr(parents.get(read), "func", None) is read for read in reads_of(each.id, function))
-        for each in targets
-    )
+            if isinstance(made, ast.Call) and meaning(made.func, module.tree) in _FILTERS:
+                yield made, module
 
 
 # --- tensors --------------------------------------------------------------------------------------------------------
@@ -234,6 +203,7 @@ SHAPES: dict[str, Callable[[Written], Found]] = {
     each.__name__: each
     for each in (
         loader_of_epoch,
+        filters_anew,
         made_on_host,
         copied_from_host,
     )

@@ -81,7 +81,6 @@ from turbofix.program.preloading import moved_once, preloads
 from turbofix.program.rebuilt import copied_alike, first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, in_model, no_grad
 from turbofix.program.removed import removed
-from turbofix.program.repeated import filters_made_again
 from turbofix.program.repeats import repeated, repeated_in_trainings
 from turbofix.program.runs import run
 from turbofix.program.same_items import built_again, same_items
@@ -208,7 +207,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         else repeated_in_trainings(analysis, asked),
         run=run(analysis, steps, read) if framework in (Framework.PYTORCH, Framework.ACCELERATE) else None,
         rebuilt=rebuilts(analysis) if trains else (),
-        filters=filters_made_again(analysis) if trains else (),
         attentions=attentions(analysis) if trains else (),
         unwanted=unwanted_weights(analysis) if trains else (),
         fused_attentions=fused_attentions(analysis) if trains else (),
@@ -468,6 +466,7 @@ def _step(
             if (site := facts.origin_site(made.origin)) is not None
         }
     )
+    cut, draws = cut_size(analysis, backwards[0], loop, training) if not found_loaders else (ABSENT, None)
     seen = all(act.certainty == "seen" for act in update_acts) and bool(update_acts)
     kind = _source(sources, training, found_loaders)
     return Step(
@@ -518,7 +517,8 @@ def _step(
         planned=planned(analysis, record, updates),
         resized=resized(analysis, record, training),
         iterations=iterations(analysis, backwards[0], loop),
-        cut=cut_size(analysis, backwards[0], loop) if not found_loaders else ABSENT,
+        cut=cut,
+        draws=draws,
         passes=passes(analysis, backwards[0], loop),
     )
 
