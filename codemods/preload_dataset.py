@@ -57,7 +57,7 @@ from turbofix.program.evidence import of_data, of_loader
 from turbofix.program.model import Listed, Preload, TrainingProgram
 
 from ._listed import made_at_once, write
-from ._loaders import ONCE, ONE_PASS, called, is_in_the_way, is_read_once, trains_again, unfollowed
+from ._loaders import ONCE, called, is_in_the_way, is_read_once, unfollowed
 from ._once import ROOM, take_whole
 
 codemod = Codemod(
@@ -81,11 +81,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         loader = program.loader(preload.loader)
         if loader is None or preload.heavy or preload.loader in kept:
             continue
-        lies = "on the GPU" if loader.dataset.on_device else "in memory"
-        copied = (
-            ", and each is copied to the GPU" if preload.on_device and lies == "in memory" and loader.copies else ""
-        )
-        message = f"{called(loader)} stacks its batches item by item, of what lies {lies}{copied}"
+        arrow = (loader.dataset.qualname or "").startswith("datasets.")
+        lies = "on the GPU" if loader.dataset.on_device else "in an Arrow table" if arrow else "in memory"
+        copied = preload.on_device and not loader.dataset.on_device and loader.copies
+        message = f"{called(loader)} stacks its batches item by item, of what lies {lies}"
+        message += ", and each is copied to the GPU" if copied else ""
         message += "" if preload.rows else ROOM
         if preload.augment is not None:
             message += ", and changed at random in whole batches, each picture by a draw of another sequence"
@@ -103,7 +103,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its batches anew"
-            why = unfollowed(loader) if trains_again(program) else ONE_PASS
+            why = unfollowed(program, loader)
             yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
 
 

@@ -501,7 +501,8 @@ def keeps(function: ast.AST) -> bool:
     named = (dotted(each.func if isinstance(each, ast.Call) else each) or "" for each in decorators)
     if any(re.search("cache|memo|remember", name) is not None for name in named):
         return True
-    own = _set_in(function)
+    given = {each.arg for each in parameters(function)}  # (what is given is changed in place, unless it is so called)
+    own = _set_in(function) | {each for each in given if re.search("cache|memo", each) is None}
     return any(
         isinstance(each, ast.Subscript)
         and isinstance(each.ctx, ast.Store)

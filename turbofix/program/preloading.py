@@ -25,7 +25,19 @@ from turbofix.program.model import Augment, Framework, Loader, Preload, Step
 from turbofix.program.names import dotted, loads, parameters, targets
 from turbofix.program.same_items import datasets_in, names_random
 from turbofix.program.sites import FUNCTIONS
-from turbofix.program.values import Bound, Function, Instance, Iterated, Made, Opaque, Tensor, Value, flatten, members
+from turbofix.program.values import (
+    Bound,
+    Function,
+    Instance,
+    Iterated,
+    Made,
+    Opaque,
+    Sequence,
+    Tensor,
+    Value,
+    flatten,
+    members,
+)
 from turbofix.regex import regex
 
 TENSORS = "torch.utils.data.TensorDataset"
@@ -36,6 +48,13 @@ HEAVY = frozenset(("read", "decode", "tokenize"))
 _SMALLEST, _ROOM = 28 * 28, 10 << 30
 _ON_DISK = regex(r"memmap|mmap_mode|h5py|lmdb|\bload_(?:dataset|from_disk)\(")
 _LAZILY = regex(r"\.(?:set|with)_transform\(")
+_AS_TENSORS = regex(r"(?:set|with)_format\(\s*(?:type\s*=\s*)?[\"'](?:torch|pt)\b")
+_COLUMNS = regex(r"\b(?:remove_)?columns\s*=|\b(?:remove|select)_columns\(")
+_NAMES = regex(r"(?:.*_)?(?:path|file|filename|name|url)s?", re.IGNORECASE)
+"""What is called so is a text, which no tensor holds."""
+_TEXTS = regex(r"(?:.*_)?(?:path|file|filename|name|url|text|sentence|caption|title|transcript)s?", re.IGNORECASE)
+"""What is called so may be one, or its numbers."""
+_OF_TEXT = frozenset(words("str join get strip lower replace"))
 _MOVES = frozenset((Framework.LIGHTNING, Framework.ACCELERATE))
 """The frameworks that bring batches to the device themselves."""
 _STACKING = regex(r"stack|tensor|default_collate|from_numpy", re.IGNORECASE)
@@ -147,7 +166,47 @@ def _is_plain(analysis: Analysis, loader: Loader, value: Value | None) -> bool:
         return not loader.dataset.random or not names_random(analysis)
     any_of = [loader.dataset] if loader.dataset.qualname else members(value)
     published = all((getattr(each, "qualname", None) or "").startswith(_LIBRARIES) for each in any_of)
+    published = published or _is_formatted(analysis, loader) or all(map(_pairs, any_of))
     return not loader.dataset.random and (loader.dataset.kind == "tensors" or published)
+
+
+def _is_formatted(analysis: Analysis, loader: Loader) -> bool:
+    """Whether items are rows of a data set of Hugging Face that gives chosen columns as tensors."""
+    texts = [module.text for module in analysis.execution.modules.values()]
+    formatted = any(_AS_TENSORS.search(each) and _COLUMNS.search(each) for each in texts)
+    lazily = any(map(_LAZILY.search, texts))
+    return (loader.dataset.qualname or "").startswith("datasets.") and formatted and not lazily
+
+
+def _pairs(value: object) -> bool:
+    """``list(zip(inputs, targets))``: pairs that lie in a list, of what no name calls a text."""
+    call = value.origin.node if isinstance(value, Sequence) and value.origin is not None else None
+    zipped = call.args[0] if isinstance(call, ast.Call) and dotted(call.func) == "list" and call.args else None
+    if not isinstance(zipped, ast.Call) or dotted(zipped.func) != "zip":
+        return False
+    return not any(_TEXTS.fullmatch((dotted(each) or "").rpartition(".")[2]) for each in zipped.args)
+
+
+def holds_text(get_item: Function) -> bool:
+    """Whether an item has a text among its parts, by what they are called and given."""
+    given = {
+        each.targets[0].id: each.value
+        for each in walk(get_item.node)
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
+    }
+    for returned in (each.value for each in walk(get_item.node) if isinstance(each, ast.Return)):
+        whole = given.get(returned.id) if isinstance(returned, ast.Name) else returned
+        items = [each.value if isinstance(each, ast.Subscript) else each for each in getattr(whole, "elts", ())]
+        parts = [(dotted(each) or "", each) for each in items]
+        if isinstance(whole, ast.Dict):
+            parts = [(str(getattr(key, "value", "")), e) for key, e in zip(whole.keys, whole.values, strict=True)]
+        for name, part in parts:
+            made = given.get(part.id, part) if isinstance(part, ast.Name) else part
+            called = (dotted(made.func) or "").rpartition(".")[2] if isinstance(made, ast.Call) else None
+            by_name = _NAMES if called is None else _TEXTS if called in _OF_TEXT else None
+            if by_name is not None and by_name.fullmatch(name.rpartition(".")[2]):
+                return True
+    return False
 
 
 def _gives_rows(value: Value) -> bool:
@@ -220,6 +279,10 @@ def _why_not(analysis: Analysis, loader: Loader, event: Event, change: str) -> s
         return change
     if loader.collate != "default" and not _stacks(event):
         return "its `collate_fn` may do more than to stack the items"
+    given = event.arguments.get("dataset", 0) if event.arguments is not None else None
+    methods = [each.cls.find("__getitem__") for each in datasets_in(given.value if given is not None else None)]
+    if loader.collate == "default" and any(isinstance(each, Function) and holds_text(each) for each in methods):
+        return "its items hold texts beside what can be stacked: look these up by the item's number, and keep the rest"
     if any("dataset" in each.uses for each in members(event.result) if isinstance(each, Made)):
         for module in analysis.execution.modules.values():
             for node in every(ast.Attribute, module.tree) if ".dataset" in module.text else ():
@@ -351,11 +414,14 @@ def _is_fine(analysis: Analysis, node: ast.Name, module: ModuleFile, copies: set
         return True  # x, y = batch
     if isinstance(parent, ast.Call) and dotted(parent.func) == "len":
         return True
-    if isinstance(parent, ast.comprehension) and parent.iter is node:
-        whole = places.parent(parent, module)
-        element = whole.elt if isinstance(whole, (ast.ListComp, ast.GeneratorExp)) else None
-        return element is not None and places.site(element, module) in copies
     inner: ast.AST = node
+    if isinstance(parent, ast.Attribute) and parent.attr in ("items", "values"):
+        inner = places.parent(parent, module) or node
+        parent = places.parent(inner, module)
+    if isinstance(parent, ast.comprehension) and parent.iter is inner:
+        whole = places.parent(parent, module)
+        element = getattr(whole, "value", None) or getattr(whole, "elt", None)
+        return element is not None and places.site(element, module) in copies
     if isinstance(parent, ast.Subscript) and parent.value is node and isinstance(parent.slice, ast.Constant):
         inner, parent = parent, places.parent(parent, module)
     while isinstance(parent, ast.Attribute) and parent.value is inner:

@@ -70,14 +70,14 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         return ()
     reading = _loaders_of(analysis, loaders)
     instances: dict[int, list[Instance]] = {}
-    for data, _, _ in reading:
+    for data, _ in reading:
         for cls in (each for each in data.cls.mro() if isinstance(each, Class)):
             instances.setdefault(id(cls.node), []).append(data)
     for scope in (*(each.scope for each in analysis.execution.modules.values()), *analysis.execution.scopes.values()):
         for each in (one for value in scope.names.values() for one in members(value)):
             if isinstance(each, Instance):
                 instances.setdefault(id(each.cls.node), [each])
-    read = {id(cls.node) for each, _, _ in reading for cls in each.cls.mro() if isinstance(cls, Class)}
+    read = {id(cls.node) for each, _ in reading for cls in each.cls.mro() if isinstance(cls, Class)}
     classes = {id(each.node): each for each in _classes(analysis)} | {
         id(cls.node): cls for own in instances.values() for cls in own[0].cls.mro() if isinstance(cls, Class)
     }
@@ -91,19 +91,18 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         if len(parameters(method.node)) != 2 or (key not in instances and not _is_built(analysis, cls)):
             continue
         mine = [
-            (data, loader, chosen)
-            for data, loader, chosen in reading
+            loader
+            for data, loader in reading
             if any(isinstance(base, Class) and base.node is cls.node for base in data.cls.mro())
         ]
-        if all(loader.role == "unused" for _, loader, _ in mine) if mine else _is_read_once(analysis, cls):
+        if all(loader.role == "unused" for loader in mine) if mine else _is_read_once(analysis, cls):
             continue
-        sites = tuple(dict.fromkeys(loader.site for _, loader, _ in mine))
+        sites = tuple(dict.fromkeys(loader.site for loader in mine))
         own = instances.get(key, [None])
         random = (each for each in own if len(own) > 1 and _work(analysis, method, each).draws is not None)
         same = _of_class(analysis, cls, method, next(random, own[0]), sites)
         if same is not None:
-            chosen = _CHOSEN if mine and all(chosen for _, _, chosen in mine) and same.done is None else None
-            found.append(replace(same, why_not=same.why_not or chosen))
+            found.append(same)
     found += mapped(analysis)
     return tuple(_with_helpers(sorted(found, key=lambda each: each.site)))
 
@@ -120,21 +119,14 @@ def _is_read_once(analysis: Analysis, cls: Class) -> bool:
     return bool(around) and all(id(each.node) in reading for each in around)
 
 
-_CHOSEN = (
-    "data of several kinds may be read, and which is chosen as the script runs: keep the items of those that are used"
-)
-
-
-def _loaders_of(analysis: Analysis, loaders: tuple[Loader, ...]) -> list[tuple[Instance, Loader, bool]]:
-    """The project's datasets, each with a loader that reads it, and whether the loader may read others instead."""
-    found: list[tuple[Instance, Loader, bool]] = []
+def _loaders_of(analysis: Analysis, loaders: tuple[Loader, ...]) -> list[tuple[Instance, Loader]]:
+    """The project's datasets, each with a loader that reads it."""
+    found: list[tuple[Instance, Loader]] = []
     for event in analysis.facts.of("make"):
         loader = next((each for each in loaders if each.site == analysis.facts.site(event)), None)
         passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
         if loader is not None and passed is not None:
-            ways = [{id(one.cls) for one in datasets_in(each)} or {id(each)} for each in members(passed.value)]
-            chosen = any(one.isdisjoint(other) for one in ways for other in ways)
-            found += [(each, loader, chosen) for each in datasets_in(passed.value)]
+            found += [(each, loader) for each in datasets_in(passed.value)]
     return found
 
 
