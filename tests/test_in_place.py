@@ -108,7 +108,7 @@ def test_autocast_behind_a_test_of_which_nothing_is_known_says_so() -> None:
 def test_workers() -> None:
     for number in ("8", "args.workers", "os.cpu_count()"):
         assert told(loader=f", num_workers={number}, persistent_workers=True") == [("loader-workers", LOADER)]
-        assert told(loader=f", num_workers={number}") == []  # it is told to keep them
+        assert told(loader=f", num_workers={number}") == [("loader-workers", LOADER)]  # (and told to keep them)
     assert told(loader=", num_workers=args.workers", workers="0") == []
 
 
