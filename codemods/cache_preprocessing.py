@@ -107,11 +107,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     told: set[Site] = set()
     for same in program.same_items:
         if same.done is not None:
-            yield (
-                codemod.in_place(same.site, same.done)
-                if same.why_not is None
-                else codemod.refuse(same.site, same.done, same.why_not)
-            )
+            yield codemod.refuse(same.site, same.done, same.why_not or "")
             continue
         loaders = [loader for site in same.loaders if (loader := program.loader(site)) is not None]
         told |= {*same.loaders}

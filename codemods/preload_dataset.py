@@ -19,21 +19,23 @@ Use instead
     ``preloaded``, a function that is put into the file, asks for every item once, measures them, and gives a loader of
     the same batches in the same order, which indexes tensors: on the GPU where they take an eighth of its free memory
     at most, else on the host. What takes more than that and more than two gigabytes, and items that are no tensors, are
-    left to the loader as it was. The copies in the loop find their tensors on the device and do nothing. A loop that
-    reads its batches on the host gets them there. Windows that are stacked one by one
-    (``torch.stack([data[i : i + n] for i in starts])``) become one indexing of the data.
+    left to the loader as it was; windows that overlap are measured, and kept, each by itself. The copies in the loop
+    find their tensors on the device and do nothing. A loop that reads its batches on the host gets them there. Windows
+    that are stacked one by one (``torch.stack([data[i : i + n] for i in starts])``) become one indexing of the data.
 
     Pictures of a data set of torchvision's that are cropped and mirrored by chance (``RandomCrop``,
     ``RandomHorizontalFlip``, ``RandomVerticalFlip``) are made once, with the border that they are cropped out of.
     Classes that are put into the file take the place of these transforms: they draw for each picture of a batch.
 
 When refused
-    It speaks of data in memory that are read in several epochs: a ``TensorDataset``, torchvision's small sets, a class
-    of the script whose items read no files and draw nothing by chance (files and texts: see ``cache-preprocessing``).
+    It speaks of data that are read in several epochs: a ``TensorDataset``, pairs in a list, torchvision's small sets,
+    columns that ``datasets`` gives as tensors, a class of the script whose items read no files and draw nothing by
+    chance (files and texts: see ``cache-preprocessing``).
     Of what is drawn by chance, pictures that are cropped and mirrored are taken, where their transforms stand in a list
     beside the loader and nothing else reads them: other random transforms are named.
     It is refused where the data change while the program trains, where a loader is built anew in every round (but of
-    rows of tensors), where its ``collate_fn`` does more than to stack, and where the program reads ``loader.dataset``.
+    rows of tensors), where its ``collate_fn`` does more than to stack, where its sampler takes some of the items, where
+    texts are among them, and where the program reads ``loader.dataset``.
 
 Risk
     exact: the same batches in the same order, of the same bits. Equivalent where pictures are cropped or mirrored: each
@@ -74,8 +76,6 @@ codemod = Codemod(
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
     yield from made_at_once(codemod, program)
-    if program.moved_once is not None:
-        yield codemod.in_place(program.moved_once, "the data are brought to the GPU once, before the training")
     kept = {site for same in program.same_items if same.cached for site in same.loaders}
     for preload in program.preloads:
         loader = program.loader(preload.loader)

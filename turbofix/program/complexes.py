@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.facts import qualnames
-from turbofix.program.values import External, Made, members
+from turbofix.program.values import Made, members
+from turbofix.regex import regex
 
 _DTYPES = frozenset(f"torch.{name}" for name in ("cfloat", "cdouble", "chalf", "complex32", "complex64", "complex128"))
-_MAKERS = frozenset(("torch.complex", "torch.polar", "torch.view_as_complex"))
-_REAL = frozenset(("view_as_real", "abs", "angle", "real", "imag"))
+_COMPLEX = regex(r"\b(?:cfloat|cdouble|chalf|complex\d*|polar|view_as_complex)\b")
+_REAL = regex(r"view_as_real|\.(?:abs|angle)\(|\.(?:real|imag)\b")
 PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
-_DEEPEST = 6
 
 
 def has_complex_weights(analysis: Analysis) -> bool:
@@ -35,30 +36,10 @@ def _has_complex_weights(analysis: Analysis) -> bool:
     return False
 
 
-def _is_complex(analysis: Analysis, node: ast.AST, event: Event, depth: int = _DEEPEST) -> bool:
-    """Whether an expression in the function of an event may be a complex tensor, as far as it is written there."""
-    if depth < 0:
-        return False
-    if isinstance(node, ast.Name):
-        bindings = analysis.facts.bindings
-        writes = bindings.writes(bindings.owner(node.id, node, event.module), node.id)
-        values = (each.value for each in writes if isinstance(each, (ast.Assign, ast.AnnAssign, ast.AugAssign)))
-        return any(_is_complex(analysis, each, event, depth - 1) for each in values if each is not None)
-    if isinstance(node, ast.Attribute):
-        return node.attr not in _REAL and _is_complex(analysis, node.value, event, depth - 1)
-    if not isinstance(node, ast.Call):
-        parts = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
-        return any(_is_complex(analysis, each, event, depth - 1) for each in parts)
-    frames = analysis.facts.frames(event)
-    names = {
-        each.qualname for each in members(analysis.facts.evaluate(node.func, frames)) if isinstance(each, External)
-    }
-    if names & _MAKERS:
-        return True
-    if isinstance(node.func, ast.Attribute) and node.func.attr in _REAL:
-        return False
-    given = [*node.args, *(each.value for each in node.keywords)]
-    if any(qualnames(analysis.facts.evaluate(each, frames)) & _DTYPES for each in given):
-        return True
-    owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-    return any(_is_complex(analysis, each, event, depth - 1) for each in (*owner, *given))
+def _is_complex(analysis: Analysis, node: ast.AST, event: Event) -> bool:
+    """Whether an expression in the function of an event speaks of complex numbers, or of a name that is given them."""
+    bindings, said = analysis.facts.bindings, ast.unparse(node)
+    for name in (each for each in walk(node) if isinstance(each, ast.Name)):
+        writes = bindings.writes(bindings.owner(name.id, node, event.module), name.id)
+        said += "".join(ast.unparse(each.value) for each in writes if isinstance(each, ast.Assign))
+    return _COMPLEX.search(said) is not None and _REAL.search(said) is None

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from turbofix.findings import Site
-from turbofix.nodes import children, walk
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, once_per_node
+from turbofix.program.answers import every
 from turbofix.program.augmenting import augment
 from turbofix.program.contents import change_after
 from turbofix.program.datasets import PUBLISHED, making
@@ -22,22 +22,10 @@ from turbofix.program.lasting import samples
 from turbofix.program.libraries import words
 from turbofix.program.loaders import loader_sites
 from turbofix.program.model import Augment, Framework, Loader, Preload, Step
-from turbofix.program.names import dotted, loads, parameters, targets
+from turbofix.program.names import body_of, dotted, loads, parameters, targets, walk_here
 from turbofix.program.same_items import datasets_in, names_random
 from turbofix.program.sites import FUNCTIONS
-from turbofix.program.values import (
-    Bound,
-    Function,
-    Instance,
-    Iterated,
-    Made,
-    Opaque,
-    Sequence,
-    Tensor,
-    Value,
-    flatten,
-    members,
-)
+from turbofix.program.values import Bound, Function, Instance, Iterated, Made, Sequence, Value, flatten, members
 from turbofix.regex import regex
 
 TENSORS = "torch.utils.data.TensorDataset"
@@ -62,7 +50,6 @@ _PADDING = regex(
     r"pad|rand|shuffle|choice|sort|max\(|len\(|\b(?:cat|batch)\(|from_data_list|token|processor|encod", re.IGNORECASE
 )
 """What tells that a batch is more than its items side by side."""
-_CONSTANT = regex("zeros|ones|rand|eye|arange|empty|full|linspace")
 _AROUND = frozenset(("enumerate", "iter"))
 _SIZES = words("shape size dim ndim numel nelement dtype")
 """What is the same of a tensor wherever it is."""
@@ -107,29 +94,6 @@ def preloads(
     for each in found.values():
         above[each.loader.path] = min(each.helper, above.get(each.loader.path, each.helper))
     return tuple(replace(each, helper=above[each.loader.path]) for _, each in sorted(found.items()))
-
-
-def moved_once(analysis: Analysis, steps: tuple[Step, ...]) -> Site | None:
-    """Where a program whose steps copy nothing to the GPU brings its data there, before it trains."""
-    moved = [each for step in steps for each in step.transfers if each.to.reaches_cuda and not each.dtype_only]
-    if not steps or any(each.what != "made" for each in moved):
-        return None
-    rounds = {step.loop.site for step in steps}
-    for event in analysis.facts.of("transfer"):
-        around = {analysis.facts.places.site(each.node, each.module) for each in analysis.facts.loops(event)}
-        to = analysis.devices.of_transfer(event)
-        if not rounds & around and to.reaches_cuda and _is_data(event):
-            return analysis.facts.site(event)
-    return None
-
-
-def _is_data(event: Event) -> bool:
-    """Whether what is moved is data: no model, and no constant that torch makes."""
-    found = members(event.receiver)
-    made = [each.origin.node for each in found if isinstance(each, Tensor) and each.origin is not None]
-    calls = [(dotted(each.func) or "").rpartition(".")[2] for each in made if isinstance(each, ast.Call)]
-    known = all(isinstance(each, (Opaque, Tensor)) for each in found)
-    return bool(found) and known and not any(_CONSTANT.match(each) for each in calls)
 
 
 def _could(loader: Loader) -> bool:
@@ -277,6 +241,10 @@ def _why_not(analysis: Analysis, loader: Loader, event: Event, change: str) -> s
         return loader.dataset.stateful
     if re.search("is changed in place|shuffle", change):
         return change
+    sampler = event.arguments.get("sampler", 3) if event.arguments is not None else None
+    drawn = [getattr(each, "qualname", "") for each in members(sampler.value)] if sampler is not None else []
+    if any(each.endswith(".SubsetRandomSampler") for each in drawn):
+        return "its sampler takes some of the items, and all would be kept: pass a `Subset` of them, and `shuffle=True`"
     if loader.collate != "default" and not _stacks(event):
         return "its `collate_fn` may do more than to stack the items"
     given = event.arguments.get("dataset", 0) if event.arguments is not None else None
@@ -375,26 +343,13 @@ def _on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[
             elif names & waiting:
                 moved |= names
     scope, end = analysis.facts.places.scope(loop, module), loop.end_lineno or 0
-    read = _reads_right_in(scope)
-    for node in (each for name in waiting - moved for each in read.get(name, ()) if each.lineno > end):
+    said = (each for part in body_of(scope) for each in walk_here(part))
+    later = [each for each in said if isinstance(each, ast.Name) and each.id in waiting - moved and each.lineno > end]
+    for node in later:
         lines = [getattr(other, "lineno", 0) for other in analysis.facts.bindings.writes(scope, node.id)]
-        if not any(node.lineno >= line > end for line in lines):
+        if isinstance(node.ctx, ast.Load) and not any(node.lineno >= line > end for line in lines):
             return True
     return any(isinstance(node, ast.Name) and node.id in waiting for each in loop.orelse for node in walk(each))
-
-
-@once_per_node
-def _reads_right_in(scope: ast.AST) -> dict[str, list[ast.Name]]:
-    """The reads of names in a function or file, not those in what it defines."""
-    found: dict[str, list[ast.Name]] = {}
-    waiting = list(children(scope))
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            found.setdefault(node.id, []).append(node)
-        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            waiting += children(node)
-    return found
 
 
 def _counts(node: ast.expr) -> bool:

@@ -174,7 +174,7 @@ def _of_class(
     kept = keeps(method.node) or _kept_in_attribute(method)
     work = _work(analysis, method, instance)
     if not work.kinds:
-        return _made_before(analysis, cls, method, instance)
+        return None
     same = SameItems(site, site, loaders, cls.node.name, _top(analysis, method), tuple(work.kinds), cached=bool(kept))
     if kept:
         return replace(same, site=places.site(kept, method.module)) if isinstance(kept, ast.AST) else same
@@ -196,27 +196,11 @@ def _of_class(
     return replace(same, why_not=why or drawn)
 
 
-_READY = regex(r"from_pretrained|from_file|get_encoding|compile|listdir|glob|scandir|walk")
-
-
-def _made_before(analysis: Analysis, cls: Class, method: Function, instance: Instance | None) -> SameItems | None:
-    """A class that makes all of its items when it is built, and only takes one of them in ``__getitem__``."""
-    init = cls.names.get("__init__")
-    takes = any(isinstance(each, ast.Subscript) for each in walk(method.node))
-    if not isinstance(init, Function) or not takes or making(analysis, method, instance).kinds:
-        return None
-    work = _work(analysis, init, instance)
-    heavy = [each for each in work.kinds.values() if not _READY.search(dotted(getattr(each, "func", None)) or "")]
-    if not heavy and not any(_loops(each.node) for each in work.functions):
-        return None
-    site = analysis.facts.places.site(init.node, init.module)
-    return SameItems(
-        site, site, (), cls.node.name, site, done=f"`{cls.node.name}` makes its items once, as it is built"
-    )
+_ONE_BY_ONE = "write it for lists of texts, and pass `batched=True`: a tokenizer is faster at many"
 
 
 def mapped(analysis: Analysis) -> Iterator[SameItems]:
-    """The texts that ``map`` of a dataset of Hugging Face tokenises: in batches, or one by one."""
+    """The texts that ``map`` of a dataset of Hugging Face tokenises one by one."""
     for module in analysis.execution.modules.values():
         for call in every(ast.Call, module.tree) if ".map(" in module.text else ():
             name = call.args[0].id if call.args and isinstance(call.args[0], ast.Name) else None
@@ -229,13 +213,9 @@ def mapped(analysis: Analysis) -> Iterator[SameItems]:
                 continue
             batched = next((each.value for each in call.keywords if each.arg == "batched"), None)
             site = analysis.facts.places.site(call, module)
-            once = isinstance(batched, ast.Constant) and batched.value is True
-            told = f"`{name}` tokenises all texts once, " + ("in batches" if once else "but one after the other")
-            why = (
-                None if once else "write it for lists of texts, and pass `batched=True`: a tokenizer is faster at many"
-            )
-            if once or batched is None:
-                yield SameItems(site, site, (), name or "", site, done=told, why_not=why)
+            if batched is None:
+                told = f"`{name}` tokenises all texts once, but one after the other"
+                yield SameItems(site, site, (), name or "", site, done=told, why_not=_ONE_BY_ONE)
 
 
 _BY_PATH = {

@@ -7,6 +7,7 @@ functions that it calls, by their names.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -241,9 +242,11 @@ class Written:
         if self.where(node, module):
             return False
         function = function_of(node, module)
+        if function is not None and function.name in ("forward", "__call__", "__getitem__"):
+            return False
         if function is None or function.name in self.trains:
             return True
-        callers = self._callers.get(function.name, ()) if depth and function.name not in ("forward", "__init__") else ()
+        callers = self._callers.get(function.name, ()) if depth and function.name != "__init__" else ()
         return any(self.is_before_training(each, where, depth - 1) for each, where in callers)
 
     def callers(self, name: str) -> list[tuple[ast.AST, ModuleFile]]:
@@ -556,7 +559,7 @@ def _decodes_all(given: ast.Assign, written: Written) -> bool:
     if isinstance(value, ast.ListComp):
         calls = [each for each in walk(value.elt) if isinstance(each, ast.Call)]
         return any(_decodes(each) or last(each) in written.functions for each in calls)
-    return isinstance(value, ast.Call) and _decodes(value)
+    return isinstance(value, ast.Call) and re.search("encode|tokeni", last(value)) is not None
 
 
 def read_back(written: Written) -> Found:
@@ -586,9 +589,10 @@ def moved_once(written: Written) -> Found:
                 continue
             made = call.func.value
             of_data = isinstance(made, ast.Attribute) and made.attr in _OF_DATA
+            of_data = of_data or (isinstance(made, ast.Subscript) and "dataset" in (dotted(made.value) or ""))
             if isinstance(made, ast.Call):
                 of_torch = meaning(made.func, module.tree).startswith("torch.") and last(made) in _TENSORS
-                of_data = of_torch and not _is_literal(made)
+                of_data = (of_torch and not _is_literal(made)) or last(made) in _OF_TENSORS
             elif isinstance(made, ast.Name):
                 of_data = made.id in _graphs(module.tree)
             if of_data and written.is_before_training(call, module):
@@ -603,10 +607,11 @@ def _graphs(tree: ast.Module) -> set[str | None]:
 
 _OF_DATA = words("x y edge_index train_mask test_mask ndata edata adj_t")
 """Attributes that graphs have, and models do not."""
+_OF_TENSORS = words("unsqueeze squeeze reshape view permute transpose long")
 
 
 def _is_literal(call: ast.Call) -> bool:
-    return bool(call.args) and isinstance(call.args[0], (ast.Constant, ast.List, ast.UnaryOp))
+    return bool(call.args) and isinstance(call.args[0], (ast.Constant, ast.List, ast.UnaryOp, ast.BinOp))
 
 
 def function_of(node: ast.AST, module: ModuleFile) -> ast.FunctionDef | None:
