@@ -329,7 +329,37 @@ for epoch in range(9):
 """
 
 
-@pytest.mark.parametrize("text", [OVERLOOKED, REPEATED])
+TOKENIZED = """
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("bert-base-uncased")
+
+
+def collate(rows):
+    texts = tokenizer([row[0] for row in rows], padding=True, return_tensors="pt")  # cache-preprocessing
+    return texts, torch.tensor([row[1] for row in rows])
+
+
+def ask(model, question):
+    return model(**tokenizer(question, return_tensors="pt")).logits
+
+
+loader = DataLoader(read(), batch_size=64, collate_fn=collate)  # cache-preprocessing
+model = AutoModelForSequenceClassification.from_pretrained("bert-base-uncased").cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(3):
+    for texts, labels in loader:
+        loss = model(**texts.to("cuda"), labels=labels.cuda()).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+print(ask(model, "why"))
+"""
+
+
+@pytest.mark.parametrize("text", [OVERLOOKED, REPEATED, TOKENIZED])
 def test_what_the_text_shows_to_be_slow_is_refused_with_what_to_do(text: str) -> None:
     report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
     assert not report.notes, report.notes

@@ -402,7 +402,7 @@ def longest(written: Written) -> Found:
             pads = pads or asked
             always = last(call) == "enable_padding" and not any(word.arg == "length" for word in call.keywords)
             always = always or (asked and "Collator" in last(call))
-            if always or (pads and _batches(written, call, module)):
+            if always or (pads and puts_together(written, call, module)):
                 yield call, module
         for cut in every(ast.Slice, module.tree):
             if isinstance(cut.upper, ast.Call) and last(cut.upper) == "max" and written.where(cut, module) == "step":
@@ -444,12 +444,12 @@ def _measures(call: ast.Call, module: ModuleFile) -> bool:
     return "len" in (dotted(given) or "")
 
 
-def _batches(written: Written, node: ast.AST, module: ModuleFile) -> bool:
+def puts_together(written: Written, node: ast.AST, module: ModuleFile) -> bool:
     """Whether a batch is put together here."""
     function = function_of(node, module)
     if function is None or function.name in ("__init__", "__getitem__"):
         return False
-    given = {each.arg for each in parameters(function)} - {"self"}
+    given, cls = {each.arg for each in parameters(function)} - {"self"}, _above(function, module, ast.ClassDef)
     name = function.name.lower()
     return (
         function.name in written.collating
@@ -459,14 +459,9 @@ def _batches(written: Written, node: ast.AST, module: ModuleFile) -> bool:
             for each in written.functions.get(n, ())
         )
         or any(word in name for word in ("collate", "batch"))
-        or (name == "__call__" and (not given.isdisjoint(_LISTS) or _is_collator(function, module)))
+        or (name == "__call__" and (not given.isdisjoint(_LISTS) or "ollat" in getattr(cls, "name", "")))
         or written.where(node, module) == "step"
     )
-
-
-def _is_collator(function: ast.FunctionDef, module: ModuleFile) -> bool:
-    cls = _above(function, module, ast.ClassDef)
-    return cls is not None and "ollat" in cls.name
 
 
 def kept_items(written: Written) -> Found:
