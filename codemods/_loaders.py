@@ -49,15 +49,7 @@ def is_timed(loader: Loader) -> bool:
     return loader.role in ("training", "both")
 
 
-ONE_PASS = "the training reads its data once, so that nothing that is kept is used again"
-
-
-def trains_again(program: TrainingProgram) -> bool:
-    """Whether a program may read its data several times."""
-    return not program.steps or any(step.passes is None or step.passes > 1 for step in program.steps)
-
-
-def unfollowed(loader: Loader) -> str:
+def unfollowed(program: TrainingProgram, loader: Loader) -> str:
     """Why the samples of a loader of which nothing else is known are not made once."""
     if loader.dataset.kind == "iterable":
         return "its data come in a stream: prepare them once, into a file, or a tensor where they fit into memory"
@@ -65,6 +57,8 @@ def unfollowed(loader: Loader) -> str:
         return (
             "its samples are drawn at random each time: keep what they are made of as one tensor, and draw for a batch"
         )
+    if program.steps and not any(step.passes is None or step.passes > 1 for step in program.steps):
+        return "the training reads its data once, so that nothing that is kept is used again"
     return "its data are not known to lie in memory: where they fit, keep what is made of them as one tensor"
 
 

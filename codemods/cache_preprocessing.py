@@ -29,7 +29,7 @@ When refused
     - Where an item draws random numbers or changes the next ones, and reads no whole file before that: put what comes
       before it into a function of its own.
     - Where the code behind the reading changes what was read in place: let it copy first.
-    - Where the dataset changes with its items, or while the program trains, or several kinds may be read.
+    - Where the dataset changes with its items, or while the program trains.
     - Where the function has a decorator already.
 
 Risk
@@ -58,14 +58,12 @@ from turbofix.records import dataclass
 
 from ._loaders import (
     ONCE,
-    ONE_PASS,
     called,
     is_in_the_way,
     is_read_once,
     node_of,
     put_above,
     site_of,
-    trains_again,
     unfollowed,
     whole,
 )
@@ -109,11 +107,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     told: set[Site] = set()
     for same in program.same_items:
         if same.done is not None:
-            yield (
-                codemod.in_place(same.site, same.done)
-                if same.why_not is None
-                else codemod.refuse(same.site, same.done, same.why_not)
-            )
+            yield codemod.refuse(same.site, same.done, same.why_not or "")
             continue
         loaders = [loader for site in same.loaders if (loader := program.loader(site)) is not None]
         told |= {*same.loaders}
@@ -171,7 +165,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its samples anew"
-            why = unfollowed(loader) if trains_again(program) else ONE_PASS
+            why = unfollowed(program, loader)
             yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
     remembering = {same.method for same in program.same_items if same.why_not is None}
     for built in program.built_again:

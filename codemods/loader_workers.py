@@ -183,7 +183,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         # of one of another library it is not known what it does with workers, but it has them
         if restarts(program, loader):
             restarting.setdefault(loader.mapping_entries.get("num_workers", loader.site), []).append(loader)
-        elif has_any(workers):
+        if has_any(workers):
             yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
     fixable: dict[Site, list[Loader]] = {}
     refused: dict[tuple[str, object], list[Loader]] = {}
@@ -474,8 +474,8 @@ def kept_by_trainer(
 ) -> Iterator[Finding | Refusal | InPlace]:
     """What to say of a trainer of transformers whose loaders have workers."""
     site = workers.edit_at or training.site
+    yield codemod.in_place(site, f"the trainer loads with {numbers(workers)}")
     if not training.again or training.argument(f"{TRAINERS}persistent_workers").state != "absent":
-        yield codemod.in_place(site, f"the trainer loads with {numbers(workers)}")
         return
     said = f"the trainer starts {numbers(workers)} anew in every epoch"
     seen = settings(training, f"{TRAINERS}num_workers")

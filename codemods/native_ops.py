@@ -24,8 +24,7 @@ Use instead
     A layer norm that divides by the deviation of n - 1, or adds ``eps`` to the deviation, gets a factor or ``eps **
     2``. They differ in the last digits, and more only where a row hardly varies.
 
-    What a mask selects, on both sides of an assignment or for a cross-entropy, makes the host wait, and ``torch.where``
-    does not.
+    What a mask selects, on both sides of an assignment, makes the host wait, and ``torch.where`` does not.
 
 When refused
     Nothing is said of formulas that are used piece by piece, of norms over another dimension than the last, and where

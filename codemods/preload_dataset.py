@@ -19,21 +19,23 @@ Use instead
     ``preloaded``, a function that is put into the file, asks for every item once, measures them, and gives a loader of
     the same batches in the same order, which indexes tensors: on the GPU where they take an eighth of its free memory
     at most, else on the host. What takes more than that and more than two gigabytes, and items that are no tensors, are
-    left to the loader as it was. The copies in the loop find their tensors on the device and do nothing. A loop that
-    reads its batches on the host gets them there. Windows that are stacked one by one
-    (``torch.stack([data[i : i + n] for i in starts])``) become one indexing of the data.
+    left to the loader as it was; windows that overlap are measured, and kept, each by itself. The copies in the loop
+    find their tensors on the device and do nothing. A loop that reads its batches on the host gets them there. Windows
+    that are stacked one by one (``torch.stack([data[i : i + n] for i in starts])``) become one indexing of the data.
 
     Pictures of a data set of torchvision's that are cropped and mirrored by chance (``RandomCrop``,
     ``RandomHorizontalFlip``, ``RandomVerticalFlip``) are made once, with the border that they are cropped out of.
     Classes that are put into the file take the place of these transforms: they draw for each picture of a batch.
 
 When refused
-    It speaks of data in memory that are read in several epochs: a ``TensorDataset``, torchvision's small sets, a class
-    of the script whose items read no files and draw nothing by chance (files and texts: see ``cache-preprocessing``).
+    It speaks of data that are read in several epochs: a ``TensorDataset``, pairs in a list, torchvision's small sets,
+    columns that ``datasets`` gives as tensors, a class of the script whose items read no files and draw nothing by
+    chance (files and texts: see ``cache-preprocessing``).
     Of what is drawn by chance, pictures that are cropped and mirrored are taken, where their transforms stand in a list
     beside the loader and nothing else reads them: other random transforms are named.
     It is refused where the data change while the program trains, where a loader is built anew in every round (but of
-    rows of tensors), where its ``collate_fn`` does more than to stack, and where the program reads ``loader.dataset``.
+    rows of tensors), where its ``collate_fn`` does more than to stack, where its sampler takes some of the items, where
+    texts are among them, and where the program reads ``loader.dataset``.
 
 Risk
     exact: the same batches in the same order, of the same bits. Equivalent where pictures are cropped or mirrored: each
@@ -57,7 +59,7 @@ from turbofix.program.evidence import of_data, of_loader
 from turbofix.program.model import Preload, TrainingProgram
 
 from ._listed import made_at_once
-from ._loaders import ONCE, ONE_PASS, called, is_in_the_way, is_read_once, trains_again, unfollowed
+from ._loaders import ONCE, called, is_in_the_way, is_read_once, unfollowed
 from ._once import ROOM, take_whole
 
 codemod = Codemod(
@@ -74,18 +76,16 @@ codemod = Codemod(
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
     yield from made_at_once(codemod, program)
-    if program.moved_once is not None:
-        yield codemod.in_place(program.moved_once, "the data are brought to the GPU once, before the training")
     kept = {site for same in program.same_items if same.cached for site in same.loaders}
     for preload in program.preloads:
         loader = program.loader(preload.loader)
         if loader is None or preload.heavy or preload.loader in kept:
             continue
-        lies = "on the GPU" if loader.dataset.on_device else "in memory"
-        copied = (
-            ", and each is copied to the GPU" if preload.on_device and lies == "in memory" and loader.copies else ""
-        )
-        message = f"{called(loader)} stacks its batches item by item, of what lies {lies}{copied}"
+        arrow = (loader.dataset.qualname or "").startswith("datasets.")
+        lies = "on the GPU" if loader.dataset.on_device else "in an Arrow table" if arrow else "in memory"
+        copied = preload.on_device and not loader.dataset.on_device and loader.copies
+        message = f"{called(loader)} stacks its batches item by item, of what lies {lies}"
+        message += ", and each is copied to the GPU" if copied else ""
         message += "" if preload.rows else ROOM
         if preload.augment is not None:
             message += ", and changed at random in whole batches, each picture by a draw of another sequence"
@@ -103,7 +103,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its batches anew"
-            why = unfollowed(loader) if trains_again(program) else ONE_PASS
+            why = unfollowed(program, loader)
             yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
 
 

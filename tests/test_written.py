@@ -16,7 +16,8 @@ import pickle
 import torch
 from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch_geometric.data import InMemoryDataset
 
 
 class Warmup(torch.optim.lr_scheduler.LRScheduler):
@@ -45,6 +46,38 @@ class Listed(Dataset):
 
     def __getitem__(self, index):
         return Image.open(self.paths[index])
+
+
+class Graphs(InMemoryDataset):
+    def process(self):  # cache-preprocessing
+        torch.save(self.collate([read(path) for path in self.raw_paths]), self.processed_paths[0])
+
+
+class TextDataset(Dataset):
+    def __init__(self, codes, sizes):
+        self.codes, self.sizes = codes, sizes
+
+    def __getitem__(self, index):
+        return self.codes[index], self.sizes[index]
+
+
+class Collator:
+    def __init__(self, tokenizer, padding=True, labels="max_length"):
+        self.tokenizer, self.padding, self.labels = tokenizer, padding, labels
+
+    def __call__(self, rows):
+        wanted = self.tokenizer([row[1] for row in rows], padding=self.labels)
+        return self.tokenizer([row[0] for row in rows], padding=self.padding), wanted  # dynamic-padding
+
+
+def collate_sounds(batch):
+    lengths = torch.tensor([each.shape[0] for each in batch])
+    assert lengths.max() < 9000
+    sounds = torch.zeros(len(batch), lengths.max())  # dynamic-padding
+    for row, each in zip(sounds, batch):
+        row[: len(each)] = each
+    sizes = [len(each) for each in batch]
+    return sounds, max(sizes)  # dynamic-padding
 
 
 class Net(nn.Module):
@@ -112,6 +145,10 @@ def main():
     optimizer.param_groups[0]["lr"] = 0.1
     schedule = Warmup(optimizer)  # warmup-schedule
     loader = DataLoader(Photos(["a.png"], table), collate_fn=collate)
+    texts = load("texts.pkl")
+    codes = [encode(text) for text in texts]  # cache-preprocessing
+    sizes = [len(code) for code in codes]
+    words, rows = TextDataset(codes, sizes), TensorDataset(table)  # cache-preprocessing
     for epoch in range(9):
         train_epoch(model, loader, optimizer, epoch)
 
@@ -292,7 +329,37 @@ for epoch in range(9):
 """
 
 
-@pytest.mark.parametrize("text", [OVERLOOKED, REPEATED])
+TOKENIZED = """
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("bert-base-uncased")
+
+
+def collate(rows):
+    texts = tokenizer([row[0] for row in rows], padding=True, return_tensors="pt")  # cache-preprocessing
+    return texts, torch.tensor([row[1] for row in rows])
+
+
+def ask(model, question):
+    return model(**tokenizer(question, return_tensors="pt")).logits
+
+
+loader = DataLoader(read(), batch_size=64, collate_fn=collate)  # cache-preprocessing
+model = AutoModelForSequenceClassification.from_pretrained("bert-base-uncased").cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(3):
+    for texts, labels in loader:
+        loss = model(**texts.to("cuda"), labels=labels.cuda()).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+print(ask(model, "why"))
+"""
+
+
+@pytest.mark.parametrize("text", [OVERLOOKED, REPEATED, TOKENIZED])
 def test_what_the_text_shows_to_be_slow_is_refused_with_what_to_do(text: str) -> None:
     report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
     assert not report.notes, report.notes

@@ -501,7 +501,8 @@ def keeps(function: ast.AST) -> bool:
     named = (dotted(each.func if isinstance(each, ast.Call) else each) or "" for each in decorators)
     if any(re.search("cache|memo|remember", name) is not None for name in named):
         return True
-    own = _set_in(function)
+    given = {each.arg for each in parameters(function)}  # (what is given is changed in place, unless it is so called)
+    own = _set_in(function) | {each for each in given if re.search("cache|memo", each) is None}
     return any(
         isinstance(each, ast.Subscript)
         and isinstance(each.ctx, ast.Store)
@@ -602,7 +603,9 @@ def _is_another(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
         return False
     scopes = (module.scope, *analysis.execution.scopes.values())
     held = [each for scope in scopes for each in members(scope.names.get(node.id))]
-    return node.id == "self" or (bool(held) and all(isinstance(each, Namespace) for each in held))
+    data = [isinstance(each, Instance) and each.cls.find("__getitem__") is not None for each in held]
+    known = all(isinstance(each, (Namespace, Instance)) for each in held)
+    return node.id == "self" or (bool(held) and known and not any(data))
 
 
 def _changing(analysis: Analysis, writing: dict[str, str | None]) -> list[tuple[ast.Call | ast.Attribute, ModuleFile]]:

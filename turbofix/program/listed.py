@@ -15,7 +15,7 @@ from turbofix.program.libraries import words
 from turbofix.program.model import Listed
 from turbofix.program.names import dotted
 from turbofix.program.sites import COMPREHENSIONS, LOOPS, SCOPES
-from turbofix.program.values import Made, Tensor, members
+from turbofix.program.values import Tensor, members
 from turbofix.program.written import last, meaning, named_calls
 
 _DRAWN = {
@@ -171,8 +171,8 @@ def _indexed(analysis: Analysis) -> Iterator[Listed]:
                 yield Listed(places.site(call, module), message, told, "unknown" in device, "device-tensors")
 
 
-def _devices(analysis: Analysis, node: ast.expr, module: ModuleFile, *, surely: bool = True) -> set[str]:
-    """Where a tensor of a loop lies; empty where it always lies on the host, or may be none and ``surely`` is asked."""
+def _devices(analysis: Analysis, node: ast.expr, module: ModuleFile) -> set[str]:
+    """Where a tensor of a loop lies; empty where it always lies on the host, or may be none."""
     seen = [each for each in analysis.execution.frames.items() if node in each[1].values]
     held = [each for _, frame in seen for each in members(frame.values[node])]
     looped = any(isinstance(each, LOOPS) for each in analysis.facts.places.ancestors(node, module))
@@ -181,7 +181,7 @@ def _devices(analysis: Analysis, node: ast.expr, module: ModuleFile, *, surely: 
     stepping = any(getattr(each, "name", "") == "training_step" for each in called)  # Lightning loops, and moves
     looped = looped or stepping or any(level.kind == "loop" for level in around)
     device: set[str] = {each.device if isinstance(each, Tensor) else "unknown" for each in held}
-    is_one = all(isinstance(each, Tensor) for each in held) or not surely
+    is_one = all(isinstance(each, Tensor) for each in held)
     return device if looped and is_one and (stepping or device != {"cpu"}) else set()
 
 
@@ -190,7 +190,7 @@ _WAITS = "the host waits for the GPU, to learn how many numbers {} selects"
 
 
 def _masked(analysis: Analysis) -> Iterator[Listed]:
-    """``x[mask] = y[mask]``, ``cross_entropy(x[mask], y[mask])``: selections whose size the host has to know."""
+    """``x[mask] = y[mask]``: selections whose size the host has to know."""
     places = analysis.facts.places
     for module in analysis.execution.modules.values():
         for node in every(ast.Assign, module.tree) if "] = " in module.text else ():
@@ -213,21 +213,6 @@ def _masked(analysis: Analysis) -> Iterator[Listed]:
                 wide = (places.site(target.slice, module), "...")
                 text = f"{{torch.where}}({mask}, {value}, {name})"
                 yield Listed(places.site(node.value, module), _WAITS.format(f"`{mask}`"), text, more=(wide,))
-        for call in every(ast.Call, module.tree) if "ntropy" in module.text else ():
-            named = [each for each in call.args if isinstance(each, (ast.Name, ast.Subscript))]
-            pair = len(named) == len(call.args) == len("xy")
-            logits, labels = (_once(analysis, each, module) for each in named) if pair else (None, None)
-            if logits is None or labels is None or not _is_plain_entropy(analysis, call, module):
-                continue
-            mask = _text(analysis, labels.slice, module)
-            if _by(labels.slice, logits) != [logits] or _compared(analysis, labels.slice, module) is None:
-                continue
-            if _devices(analysis, logits.value, module, surely=False):
-                rows, classes = (_text(analysis, each.value, module) for each in (logits, labels))
-                flat = "" if "view(-1" in rows else ".flatten()"
-                text = f"{{torch.where}}({mask}, {classes}, -100){flat}"
-                whole = (places.site(logits, module), f"{rows}.flatten(0, -2)" if flat else rows)
-                yield Listed(places.site(labels, module), _WAITS.format(f"`{mask}`"), text, more=(whole,))
 
 
 def _by(index: ast.expr, node: ast.AST) -> list[ast.Subscript]:
@@ -254,26 +239,6 @@ def _compared(analysis: Analysis, mask: ast.expr, module: ModuleFile) -> ast.Com
     """The comparison that makes a mask."""
     made = _given_once(analysis, mask, module)
     return made if isinstance(made, ast.Compare) and len(made.ops) == 1 else None
-
-
-def _once(analysis: Analysis, node: ast.expr, module: ModuleFile) -> ast.Subscript | None:
-    """A selection that is an argument, or the name of one that is read there alone."""
-    made = _given_once(analysis, node, module)
-    if isinstance(node, ast.Name) and isinstance(made, ast.Subscript):
-        scope = analysis.facts.places.scope(node, module)
-        reads = [each for each in walk(scope) if isinstance(each, ast.Name) and each.id == node.id]
-        return made if len(reads) == len("wr") else None
-    return made if isinstance(made, ast.Subscript) else None
-
-
-def _is_plain_entropy(analysis: Analysis, call: ast.Call, module: ModuleFile) -> bool:
-    """Whether a cross-entropy leaves out the labels -100, and gives one number."""
-    if meaning(call.func, module.tree) == "torch.nn.functional.cross_entropy":
-        return not call.keywords
-    held = [e for frame in analysis.execution.frames.values() for e in members(frame.values.get(call.func))]
-    made = [e for e in held if isinstance(e, Made) and e.qualname == "torch.nn.CrossEntropyLoss"]
-    told = any(each.arguments.positions or each.arguments.keywords for each in made)
-    return bool(made) and len(made) == len(held) and not told
 
 
 def _ranges(node: ast.Subscript, module: ModuleFile) -> list[ast.Call]:

@@ -1744,7 +1744,6 @@ class TrainingProgram:
     owners: tuple[Owner, ...] = ()  # the framework's objects
     trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
-    moved_once: Site | None = None  # where data are brought to the GPU as a whole, before the training
     preloads: tuple[Preload, ...] = ()  # loaders that could take whole batches of items that are made once
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()

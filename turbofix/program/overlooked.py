@@ -28,6 +28,7 @@ from turbofix.program.written import (
     function_of,
     last,
     named_calls,
+    puts_together,
     written_of,
 )
 
@@ -100,6 +101,14 @@ def replayed(written: Written) -> Found:
     for module in written.modules:
         for call, _, name in named_calls(module.tree):
             if name == "random.sample" and written.where(call, module) in ("step", "interval"):
+                yield call, module
+
+
+def tokenized(written: Written) -> Found:
+    """``tokenizer(texts, padding=True)`` where a batch is put together."""
+    for module in written.modules:
+        for call in every(ast.Call, module.tree):
+            if call.args and last(call) in ("tokenizer", "tokenize") and puts_together(written, call, module):
                 yield call, module
 
 
@@ -195,6 +204,7 @@ SHAPES: dict[str, Callable[[Written], Found]] = REPEATED | {
         read_apart,
         one_by_one,
         replayed,
+        tokenized,
         windows,
         old_clipping,
     )

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from turbofix.findings import Site
-from turbofix.nodes import children, walk
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, once_per_node
+from turbofix.program.answers import every
 from turbofix.program.augmenting import augment
 from turbofix.program.contents import change_after
 from turbofix.program.datasets import PUBLISHED, making
@@ -22,10 +22,10 @@ from turbofix.program.lasting import samples
 from turbofix.program.libraries import words
 from turbofix.program.loaders import loader_sites
 from turbofix.program.model import Augment, Framework, Loader, Preload, Step
-from turbofix.program.names import dotted, loads, parameters, targets
+from turbofix.program.names import body_of, dotted, loads, parameters, targets, walk_here
 from turbofix.program.same_items import datasets_in, names_random
 from turbofix.program.sites import FUNCTIONS
-from turbofix.program.values import Bound, Function, Instance, Iterated, Made, Opaque, Tensor, Value, flatten, members
+from turbofix.program.values import Bound, Function, Instance, Iterated, Made, Sequence, Value, flatten, members
 from turbofix.regex import regex
 
 TENSORS = "torch.utils.data.TensorDataset"
@@ -36,6 +36,13 @@ HEAVY = frozenset(("read", "decode", "tokenize"))
 _SMALLEST, _ROOM = 28 * 28, 10 << 30
 _ON_DISK = regex(r"memmap|mmap_mode|h5py|lmdb|\bload_(?:dataset|from_disk)\(")
 _LAZILY = regex(r"\.(?:set|with)_transform\(")
+_AS_TENSORS = regex(r"(?:set|with)_format\(\s*(?:type\s*=\s*)?[\"'](?:torch|pt)\b")
+_COLUMNS = regex(r"\b(?:remove_)?columns\s*=|\b(?:remove|select)_columns\(")
+_NAMES = regex(r"(?:.*_)?(?:path|file|filename|name|url)s?", re.IGNORECASE)
+"""What is called so is a text, which no tensor holds."""
+_TEXTS = regex(r"(?:.*_)?(?:path|file|filename|name|url|text|sentence|caption|title|transcript)s?", re.IGNORECASE)
+"""What is called so may be one, or its numbers."""
+_OF_TEXT = frozenset(words("str join get strip lower replace"))
 _MOVES = frozenset((Framework.LIGHTNING, Framework.ACCELERATE))
 """The frameworks that bring batches to the device themselves."""
 _STACKING = regex(r"stack|tensor|default_collate|from_numpy", re.IGNORECASE)
@@ -43,7 +50,6 @@ _PADDING = regex(
     r"pad|rand|shuffle|choice|sort|max\(|len\(|\b(?:cat|batch)\(|from_data_list|token|processor|encod", re.IGNORECASE
 )
 """What tells that a batch is more than its items side by side."""
-_CONSTANT = regex("zeros|ones|rand|eye|arange|empty|full|linspace")
 _AROUND = frozenset(("enumerate", "iter"))
 _SIZES = words("shape size dim ndim numel nelement dtype")
 """What is the same of a tensor wherever it is."""
@@ -90,29 +96,6 @@ def preloads(
     return tuple(replace(each, helper=above[each.loader.path]) for _, each in sorted(found.items()))
 
 
-def moved_once(analysis: Analysis, steps: tuple[Step, ...]) -> Site | None:
-    """Where a program whose steps copy nothing to the GPU brings its data there, before it trains."""
-    moved = [each for step in steps for each in step.transfers if each.to.reaches_cuda and not each.dtype_only]
-    if not steps or any(each.what != "made" for each in moved):
-        return None
-    rounds = {step.loop.site for step in steps}
-    for event in analysis.facts.of("transfer"):
-        around = {analysis.facts.places.site(each.node, each.module) for each in analysis.facts.loops(event)}
-        to = analysis.devices.of_transfer(event)
-        if not rounds & around and to.reaches_cuda and _is_data(event):
-            return analysis.facts.site(event)
-    return None
-
-
-def _is_data(event: Event) -> bool:
-    """Whether what is moved is data: no model, and no constant that torch makes."""
-    found = members(event.receiver)
-    made = [each.origin.node for each in found if isinstance(each, Tensor) and each.origin is not None]
-    calls = [(dotted(each.func) or "").rpartition(".")[2] for each in made if isinstance(each, ast.Call)]
-    known = all(isinstance(each, (Opaque, Tensor)) for each in found)
-    return bool(found) and known and not any(_CONSTANT.match(each) for each in calls)
-
-
 def _could(loader: Loader) -> bool:
     """Whether a loader is torch's own and cuts batches of data that are read by an index, several times."""
     return (
@@ -147,7 +130,47 @@ def _is_plain(analysis: Analysis, loader: Loader, value: Value | None) -> bool:
         return not loader.dataset.random or not names_random(analysis)
     any_of = [loader.dataset] if loader.dataset.qualname else members(value)
     published = all((getattr(each, "qualname", None) or "").startswith(_LIBRARIES) for each in any_of)
+    published = published or _is_formatted(analysis, loader) or all(map(_pairs, any_of))
     return not loader.dataset.random and (loader.dataset.kind == "tensors" or published)
+
+
+def _is_formatted(analysis: Analysis, loader: Loader) -> bool:
+    """Whether items are rows of a data set of Hugging Face that gives chosen columns as tensors."""
+    texts = [module.text for module in analysis.execution.modules.values()]
+    formatted = any(_AS_TENSORS.search(each) and _COLUMNS.search(each) for each in texts)
+    lazily = any(map(_LAZILY.search, texts))
+    return (loader.dataset.qualname or "").startswith("datasets.") and formatted and not lazily
+
+
+def _pairs(value: object) -> bool:
+    """``list(zip(inputs, targets))``: pairs that lie in a list, of what no name calls a text."""
+    call = value.origin.node if isinstance(value, Sequence) and value.origin is not None else None
+    zipped = call.args[0] if isinstance(call, ast.Call) and dotted(call.func) == "list" and call.args else None
+    if not isinstance(zipped, ast.Call) or dotted(zipped.func) != "zip":
+        return False
+    return not any(_TEXTS.fullmatch((dotted(each) or "").rpartition(".")[2]) for each in zipped.args)
+
+
+def holds_text(get_item: Function) -> bool:
+    """Whether an item has a text among its parts, by what they are called and given."""
+    given = {
+        each.targets[0].id: each.value
+        for each in walk(get_item.node)
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
+    }
+    for returned in (each.value for each in walk(get_item.node) if isinstance(each, ast.Return)):
+        whole = given.get(returned.id) if isinstance(returned, ast.Name) else returned
+        items = [each.value if isinstance(each, ast.Subscript) else each for each in getattr(whole, "elts", ())]
+        parts = [(dotted(each) or "", each) for each in items]
+        if isinstance(whole, ast.Dict):
+            parts = [(str(getattr(key, "value", "")), e) for key, e in zip(whole.keys, whole.values, strict=True)]
+        for name, part in parts:
+            made = given.get(part.id, part) if isinstance(part, ast.Name) else part
+            called = (dotted(made.func) or "").rpartition(".")[2] if isinstance(made, ast.Call) else None
+            by_name = _NAMES if called is None else _TEXTS if called in _OF_TEXT else None
+            if by_name is not None and by_name.fullmatch(name.rpartition(".")[2]):
+                return True
+    return False
 
 
 def _gives_rows(value: Value) -> bool:
@@ -218,8 +241,16 @@ def _why_not(analysis: Analysis, loader: Loader, event: Event, change: str) -> s
         return loader.dataset.stateful
     if re.search("is changed in place|shuffle", change):
         return change
+    sampler = event.arguments.get("sampler", 3) if event.arguments is not None else None
+    drawn = [getattr(each, "qualname", "") for each in members(sampler.value)] if sampler is not None else []
+    if any(each.endswith(".SubsetRandomSampler") for each in drawn):
+        return "its sampler takes some of the items, and all would be kept: pass a `Subset` of them, and `shuffle=True`"
     if loader.collate != "default" and not _stacks(event):
         return "its `collate_fn` may do more than to stack the items"
+    given = event.arguments.get("dataset", 0) if event.arguments is not None else None
+    methods = [each.cls.find("__getitem__") for each in datasets_in(given.value if given is not None else None)]
+    if loader.collate == "default" and any(isinstance(each, Function) and holds_text(each) for each in methods):
+        return "its items hold texts beside what can be stacked: look these up by the item's number, and keep the rest"
     if any("dataset" in each.uses for each in members(event.result) if isinstance(each, Made)):
         for module in analysis.execution.modules.values():
             for node in every(ast.Attribute, module.tree) if ".dataset" in module.text else ():
@@ -312,26 +343,13 @@ def _on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[
             elif names & waiting:
                 moved |= names
     scope, end = analysis.facts.places.scope(loop, module), loop.end_lineno or 0
-    read = _reads_right_in(scope)
-    for node in (each for name in waiting - moved for each in read.get(name, ()) if each.lineno > end):
+    said = (each for part in body_of(scope) for each in walk_here(part))
+    later = [each for each in said if isinstance(each, ast.Name) and each.id in waiting - moved and each.lineno > end]
+    for node in later:
         lines = [getattr(other, "lineno", 0) for other in analysis.facts.bindings.writes(scope, node.id)]
-        if not any(node.lineno >= line > end for line in lines):
+        if isinstance(node.ctx, ast.Load) and not any(node.lineno >= line > end for line in lines):
             return True
     return any(isinstance(node, ast.Name) and node.id in waiting for each in loop.orelse for node in walk(each))
-
-
-@once_per_node
-def _reads_right_in(scope: ast.AST) -> dict[str, list[ast.Name]]:
-    """The reads of names in a function or file, not those in what it defines."""
-    found: dict[str, list[ast.Name]] = {}
-    waiting = list(children(scope))
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            found.setdefault(node.id, []).append(node)
-        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            waiting += children(node)
-    return found
 
 
 def _counts(node: ast.expr) -> bool:
@@ -351,11 +369,14 @@ def _is_fine(analysis: Analysis, node: ast.Name, module: ModuleFile, copies: set
         return True  # x, y = batch
     if isinstance(parent, ast.Call) and dotted(parent.func) == "len":
         return True
-    if isinstance(parent, ast.comprehension) and parent.iter is node:
-        whole = places.parent(parent, module)
-        element = whole.elt if isinstance(whole, (ast.ListComp, ast.GeneratorExp)) else None
-        return element is not None and places.site(element, module) in copies
     inner: ast.AST = node
+    if isinstance(parent, ast.Attribute) and parent.attr in ("items", "values"):
+        inner = places.parent(parent, module) or node
+        parent = places.parent(inner, module)
+    if isinstance(parent, ast.comprehension) and parent.iter is inner:
+        whole = places.parent(parent, module)
+        element = getattr(whole, "value", None) or getattr(whole, "elt", None)
+        return element is not None and places.site(element, module) in copies
     if isinstance(parent, ast.Subscript) and parent.value is node and isinstance(parent.slice, ast.Constant):
         inner, parent = parent, places.parent(parent, module)
     while isinstance(parent, ast.Attribute) and parent.value is inner:

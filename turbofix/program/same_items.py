@@ -70,14 +70,14 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         return ()
     reading = _loaders_of(analysis, loaders)
     instances: dict[int, list[Instance]] = {}
-    for data, _, _ in reading:
+    for data, _ in reading:
         for cls in (each for each in data.cls.mro() if isinstance(each, Class)):
             instances.setdefault(id(cls.node), []).append(data)
     for scope in (*(each.scope for each in analysis.execution.modules.values()), *analysis.execution.scopes.values()):
         for each in (one for value in scope.names.values() for one in members(value)):
             if isinstance(each, Instance):
                 instances.setdefault(id(each.cls.node), [each])
-    read = {id(cls.node) for each, _, _ in reading for cls in each.cls.mro() if isinstance(cls, Class)}
+    read = {id(cls.node) for each, _ in reading for cls in each.cls.mro() if isinstance(cls, Class)}
     classes = {id(each.node): each for each in _classes(analysis)} | {
         id(cls.node): cls for own in instances.values() for cls in own[0].cls.mro() if isinstance(cls, Class)
     }
@@ -91,19 +91,18 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         if len(parameters(method.node)) != 2 or (key not in instances and not _is_built(analysis, cls)):
             continue
         mine = [
-            (data, loader, chosen)
-            for data, loader, chosen in reading
+            loader
+            for data, loader in reading
             if any(isinstance(base, Class) and base.node is cls.node for base in data.cls.mro())
         ]
-        if all(loader.role == "unused" for _, loader, _ in mine) if mine else _is_read_once(analysis, cls):
+        if all(loader.role == "unused" for loader in mine) if mine else _is_read_once(analysis, cls):
             continue
-        sites = tuple(dict.fromkeys(loader.site for _, loader, _ in mine))
+        sites = tuple(dict.fromkeys(loader.site for loader in mine))
         own = instances.get(key, [None])
         random = (each for each in own if len(own) > 1 and _work(analysis, method, each).draws is not None)
         same = _of_class(analysis, cls, method, next(random, own[0]), sites)
         if same is not None:
-            chosen = _CHOSEN if mine and all(chosen for _, _, chosen in mine) and same.done is None else None
-            found.append(replace(same, why_not=same.why_not or chosen))
+            found.append(same)
     found += mapped(analysis)
     return tuple(_with_helpers(sorted(found, key=lambda each: each.site)))
 
@@ -120,21 +119,14 @@ def _is_read_once(analysis: Analysis, cls: Class) -> bool:
     return bool(around) and all(id(each.node) in reading for each in around)
 
 
-_CHOSEN = (
-    "data of several kinds may be read, and which is chosen as the script runs: keep the items of those that are used"
-)
-
-
-def _loaders_of(analysis: Analysis, loaders: tuple[Loader, ...]) -> list[tuple[Instance, Loader, bool]]:
-    """The project's datasets, each with a loader that reads it, and whether the loader may read others instead."""
-    found: list[tuple[Instance, Loader, bool]] = []
+def _loaders_of(analysis: Analysis, loaders: tuple[Loader, ...]) -> list[tuple[Instance, Loader]]:
+    """The project's datasets, each with a loader that reads it."""
+    found: list[tuple[Instance, Loader]] = []
     for event in analysis.facts.of("make"):
         loader = next((each for each in loaders if each.site == analysis.facts.site(event)), None)
         passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
         if loader is not None and passed is not None:
-            ways = [{id(one.cls) for one in datasets_in(each)} or {id(each)} for each in members(passed.value)]
-            chosen = any(one.isdisjoint(other) for one in ways for other in ways)
-            found += [(each, loader, chosen) for each in datasets_in(passed.value)]
+            found += [(each, loader) for each in datasets_in(passed.value)]
     return found
 
 
@@ -182,7 +174,7 @@ def _of_class(
     kept = keeps(method.node) or _kept_in_attribute(method)
     work = _work(analysis, method, instance)
     if not work.kinds:
-        return _made_before(analysis, cls, method, instance)
+        return None
     same = SameItems(site, site, loaders, cls.node.name, _top(analysis, method), tuple(work.kinds), cached=bool(kept))
     if kept:
         return replace(same, site=places.site(kept, method.module)) if isinstance(kept, ast.AST) else same
@@ -204,27 +196,11 @@ def _of_class(
     return replace(same, why_not=why or drawn)
 
 
-_READY = regex(r"from_pretrained|from_file|get_encoding|compile|listdir|glob|scandir|walk")
-
-
-def _made_before(analysis: Analysis, cls: Class, method: Function, instance: Instance | None) -> SameItems | None:
-    """A class that makes all of its items when it is built, and only takes one of them in ``__getitem__``."""
-    init = cls.names.get("__init__")
-    takes = any(isinstance(each, ast.Subscript) for each in walk(method.node))
-    if not isinstance(init, Function) or not takes or making(analysis, method, instance).kinds:
-        return None
-    work = _work(analysis, init, instance)
-    heavy = [each for each in work.kinds.values() if not _READY.search(dotted(getattr(each, "func", None)) or "")]
-    if not heavy and not any(_loops(each.node) for each in work.functions):
-        return None
-    site = analysis.facts.places.site(init.node, init.module)
-    return SameItems(
-        site, site, (), cls.node.name, site, done=f"`{cls.node.name}` makes its items once, as it is built"
-    )
+_ONE_BY_ONE = "write it for lists of texts, and pass `batched=True`: a tokenizer is faster at many"
 
 
 def mapped(analysis: Analysis) -> Iterator[SameItems]:
-    """The texts that ``map`` of a dataset of Hugging Face tokenises: in batches, or one by one."""
+    """The texts that ``map`` of a dataset of Hugging Face tokenises one by one."""
     for module in analysis.execution.modules.values():
         for call in every(ast.Call, module.tree) if ".map(" in module.text else ():
             name = call.args[0].id if call.args and isinstance(call.args[0], ast.Name) else None
@@ -237,13 +213,9 @@ def mapped(analysis: Analysis) -> Iterator[SameItems]:
                 continue
             batched = next((each.value for each in call.keywords if each.arg == "batched"), None)
             site = analysis.facts.places.site(call, module)
-            once = isinstance(batched, ast.Constant) and batched.value is True
-            told = f"`{name}` tokenises all texts once, " + ("in batches" if once else "but one after the other")
-            why = (
-                None if once else "write it for lists of texts, and pass `batched=True`: a tokenizer is faster at many"
-            )
-            if once or batched is None:
-                yield SameItems(site, site, (), name or "", site, done=told, why_not=why)
+            if batched is None:
+                told = f"`{name}` tokenises all texts once, but one after the other"
+                yield SameItems(site, site, (), name or "", site, done=told, why_not=_ONE_BY_ONE)
 
 
 _BY_PATH = {

@@ -77,7 +77,7 @@ from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.paddings import paddings
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.planned import planned, schedule
-from turbofix.program.preloading import moved_once, preloads
+from turbofix.program.preloading import preloads
 from turbofix.program.rebuilt import copied_alike, first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, in_model, no_grad
 from turbofix.program.removed import removed
@@ -175,7 +175,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         steps=steps,
         evaluations=evaluations,
         loaders=read,
-        moved_once=moved_once(analysis, steps),
         preloads=preloads(analysis, read, steps, framework) if trains else (),
         optimizers=made,
         models=with_compiling(analysis, known_models, steps) if _may_compile(framework, known_models) else known_models,

@@ -7,10 +7,11 @@ functions that it calls, by their names.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -18,9 +19,10 @@ from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.execution import ModuleFile
 from turbofix.program.guards import modulo_of
 from turbofix.program.libraries import LOGGING_METHODS, SHOWING_METHODS, words
-from turbofix.program.names import dotted, parameters, walk_here
+from turbofix.program.names import body_of, default_of, dotted, parameters, walk_here
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
 
+Node = TypeVar("Node", bound=ast.AST)
 _BACKWARD = frozenset(("backward", "manual_backward", "autograd"))
 _STEPS = frozenset(("training_step",))
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye tensor normal tril triu")
@@ -240,9 +242,11 @@ class Written:
         if self.where(node, module):
             return False
         function = function_of(node, module)
+        if function is not None and function.name in ("forward", "__call__", "__getitem__"):
+            return False
         if function is None or function.name in self.trains:
             return True
-        callers = self._callers.get(function.name, ()) if depth and function.name not in ("forward", "__init__") else ()
+        callers = self._callers.get(function.name, ()) if depth and function.name != "__init__" else ()
         return any(self.is_before_training(each, where, depth - 1) for each, where in callers)
 
     def callers(self, name: str) -> list[tuple[ast.AST, ModuleFile]]:
@@ -393,26 +397,42 @@ def longest(written: Written) -> Found:
     """What pads or cuts a batch to its own longest: in functions that put batches together, and in steps."""
     for module in written.modules:
         for call in every(ast.Call, module.tree):
-            pads = last(call) == "max" and _measures(call)
-            asked = any(
-                word.arg == "padding" and (_is(word.value, True) or _is(word.value, "longest"))
-                for word in call.keywords
-            )
+            pads = last(call) == "max" and _measures(call, module)
+            asked = any(word.arg == "padding" and _is_longest(word.value, module) for word in call.keywords)
             pads = pads or asked
             always = last(call) == "enable_padding" and not any(word.arg == "length" for word in call.keywords)
             always = always or (asked and "Collator" in last(call))
-            if always or (pads and _batches(written, call, module)):
+            if always or (pads and puts_together(written, call, module)):
                 yield call, module
         for cut in every(ast.Slice, module.tree):
             if isinstance(cut.upper, ast.Call) and last(cut.upper) == "max" and written.where(cut, module) == "step":
                 yield cut, module
 
 
-def _measures(call: ast.Call) -> bool:
-    """``max(len(x) for x in batch)``, ``max(lengths)``, ``max(x.size(0) for ...)``."""
+def _is_longest(given: ast.expr, module: ModuleFile) -> bool:
+    """Whether a tokenizer is asked for it: ``True``, one arm of a choice, an attribute that is so by default."""
+    if isinstance(given, ast.IfExp):
+        return _is_longest(given.body, module) or _is_longest(given.orelse, module)
+    if isinstance(given, ast.Attribute) and dotted(given.value) == "self":
+        said = getattr(_above(given, module, ast.ClassDef), "body", ())
+        fields = (each for each in said if isinstance(each, ast.AnnAssign) and dotted(each.target) == given.attr)
+        made = [each.value for each in fields]
+        made += [default_of(each, given.attr) for each in said if getattr(each, "name", "") == "__init__"]
+        return any(each is not None and _is_longest(each, module) for each in made)
+    return _is(given, True) or _is(given, "longest")
+
+
+def _measures(call: ast.Call, module: ModuleFile) -> bool:
+    """``max(len(x) for x in batch)``, ``max(lengths)``, ``max(x.size(0) for ...)``, ``lengths.max()``."""
+    if isinstance(call.func, ast.Attribute) and not call.args and not call.keywords:
+        compared = isinstance(parents_in(module.tree).get(call), ast.Compare)
+        return "len" in (dotted(call.func.value) or "") and not compared
     if len(call.args) != 1 or call.keywords:
         return False
     given = call.args[0]
+    if isinstance(given, ast.Name):
+        made = (each for each in walk(function_of(call, module) or module.tree) if isinstance(each, ast.Assign))
+        given = next((each.value for each in made if dotted(each.targets[0]) == given.id), given)
     if isinstance(given, (ast.GeneratorExp, ast.ListComp)):
         return any(
             (isinstance(each, ast.Call) and last(each) in ("len", "size"))
@@ -424,12 +444,12 @@ def _measures(call: ast.Call) -> bool:
     return "len" in (dotted(given) or "")
 
 
-def _batches(written: Written, node: ast.AST, module: ModuleFile) -> bool:
+def puts_together(written: Written, node: ast.AST, module: ModuleFile) -> bool:
     """Whether a batch is put together here."""
     function = function_of(node, module)
     if function is None or function.name in ("__init__", "__getitem__"):
         return False
-    given = {each.arg for each in parameters(function)} - {"self"}
+    given, cls = {each.arg for each in parameters(function)} - {"self"}, _above(function, module, ast.ClassDef)
     name = function.name.lower()
     return (
         function.name in written.collating
@@ -439,7 +459,7 @@ def _batches(written: Written, node: ast.AST, module: ModuleFile) -> bool:
             for each in written.functions.get(n, ())
         )
         or any(word in name for word in ("collate", "batch"))
-        or (name == "__call__" and bool(given & _LISTS))
+        or (name == "__call__" and (not given.isdisjoint(_LISTS) or "ollat" in getattr(cls, "name", "")))
         or written.where(node, module) == "step"
     )
 
@@ -450,6 +470,8 @@ def kept_items(written: Written) -> Found:
         for cls in every(ast.ClassDef, module.tree):
             methods = {each.name: each for each in cls.body if isinstance(each, ast.FunctionDef)}
             item = methods.pop("__getitem__", None)
+            if any(last(base) == "InMemoryDataset" for base in cls.bases) and "process" in methods:
+                yield methods["process"], module
             if item is None or not any("Data" in last(base) for base in cls.bases):
                 continue
             called = _names_called(item)
@@ -499,7 +521,40 @@ def _is_decoded(node: ast.AST, given: list[tuple[str, ast.expr]]) -> bool:
     names = {each.id for each in walk(node) if isinstance(each, ast.Name)}
     parts = [node, *(value for name, value in given if name in names)]
     calls = [each for part in parts for each in walk(part) if isinstance(each, ast.Call)]
-    return any(last(each) in _DECODING or dotted(each.func) in ("Image.open", "PIL.Image.open") for each in calls)
+    return any(_decodes(each) for each in calls)
+
+
+def _decodes(call: ast.Call) -> bool:
+    return last(call) in _DECODING or "tokeni" in last(call) or dotted(call.func) in ("Image.open", "PIL.Image.open")
+
+
+def prepared(written: Written) -> Found:
+    """What is decoded or tokenised before the training, and then given to a data set or loader, or kept in a table."""
+    for module in written.modules:
+        for scope in (module.tree, *every(ast.FunctionDef, module.tree)):
+            nodes = [each for statement in body_of(scope) for each in walk_here(statement)]
+            given = [each for each in nodes if isinstance(each, ast.Assign) and _decodes_all(each, written)]
+            made = {each.id: one for one in given for each in one.targets if isinstance(each, ast.Name)}
+            for call in (each for each in nodes if isinstance(each, ast.Call)) if made else ():
+                names = {each.id for each in walk(call) if isinstance(each, ast.Name)} & made.keys()
+                if names and last(call).endswith(("Dataset", "DataLoader")):
+                    yield from ((made[each], module) for each in names if written.is_before_training(call, module))
+            for kept in given:
+                if isinstance(kept.targets[0], ast.Subscript) and written.is_before_training(kept, module):
+                    yield kept, module
+
+
+def _decodes_all(given: ast.Assign, written: Written) -> bool:
+    """``[encode(text) for text in texts]``, ``tokenizer(texts, ...)``, ``table["text"].apply(clean)``."""
+    value = given.value
+    applied = isinstance(value, ast.Call) and last(value) in ("apply", "map", "progress_apply")
+    if isinstance(given.targets[0], ast.Subscript):
+        names = {last(each) for each in walk(value) if isinstance(each, (ast.Name, ast.Attribute))}
+        return applied and bool(names & (_DECODING | written.functions.keys()))
+    if isinstance(value, ast.ListComp):
+        calls = [each for each in walk(value.elt) if isinstance(each, ast.Call)]
+        return any(_decodes(each) or last(each) in written.functions for each in calls)
+    return isinstance(value, ast.Call) and re.search("encode|tokeni", last(value)) is not None
 
 
 def read_back(written: Written) -> Found:
@@ -529,9 +584,10 @@ def moved_once(written: Written) -> Found:
                 continue
             made = call.func.value
             of_data = isinstance(made, ast.Attribute) and made.attr in _OF_DATA
+            of_data = of_data or (isinstance(made, ast.Subscript) and "dataset" in (dotted(made.value) or ""))
             if isinstance(made, ast.Call):
                 of_torch = meaning(made.func, module.tree).startswith("torch.") and last(made) in _TENSORS
-                of_data = of_torch and not _is_literal(made)
+                of_data = (of_torch and not _is_literal(made)) or last(made) in _OF_TENSORS
             elif isinstance(made, ast.Name):
                 of_data = made.id in _graphs(module.tree)
             if of_data and written.is_before_training(call, module):
@@ -546,17 +602,23 @@ def _graphs(tree: ast.Module) -> set[str | None]:
 
 _OF_DATA = words("x y edge_index train_mask test_mask ndata edata adj_t")
 """Attributes that graphs have, and models do not."""
+_OF_TENSORS = words("unsqueeze squeeze reshape view permute transpose long")
 
 
 def _is_literal(call: ast.Call) -> bool:
-    return bool(call.args) and isinstance(call.args[0], (ast.Constant, ast.List, ast.UnaryOp))
+    return bool(call.args) and isinstance(call.args[0], (ast.Constant, ast.List, ast.UnaryOp, ast.BinOp))
 
 
 def function_of(node: ast.AST, module: ModuleFile) -> ast.FunctionDef | None:
     """The innermost function around a node."""
+    return _above(node, module, ast.FunctionDef)
+
+
+def _above(node: ast.AST, module: ModuleFile, kind: type[Node]) -> Node | None:
+    """The innermost statement of a kind around a node."""
     parents = parents_in(module.tree)
     above = parents.get(node)
-    while above is not None and not isinstance(above, ast.FunctionDef):
+    while above is not None and not isinstance(above, kind):
         above = parents.get(above)
     return above
 
@@ -578,6 +640,7 @@ SHAPES: dict[str, Callable[[Written], Found]] = {
         made_there,
         longest,
         kept_items,
+        prepared,
         read_back,
         moved_once,
     )
