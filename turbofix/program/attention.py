@@ -43,6 +43,7 @@ _FLATTENING = frozenset(("view", "reshape", "flatten"))
 _CASTS = words("float half double bfloat16 to type_as type contiguous clone")
 _MODULES = words("torch F nn functional einops")
 _PRODUCTS = words("matmul bmm einsum")
+_INFINITE = regex(r"(?<![\w.])(?:(?:math|torch|np|numpy)\.)?inf\b")  # not ``self.inf``, which may be any number
 _FAR = -1e4
 """From here on down a fill is minus infinity wherever a query sees a key: its exponential is 0 in float32."""
 _LAST = {(-2, -1), (-1, -2)}
@@ -705,7 +706,7 @@ class _Reading:
         self.moved += [(at, mask), (at, fill)]
         said = self._text(fill)
         value = _number(fill)
-        infinite = "inf" in said and "finfo" not in said
+        infinite = _INFINITE.search(said) is not None
         if value is not None and value > _FAR:
             raise _OtherError
         if value is None and not infinite:
@@ -1156,7 +1157,8 @@ def _changed_in_place(statements: list[ast.stmt]) -> set[str]:
         elif isinstance(node, ast.Call):
             changes = isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_")
             if changes or any(each.arg in ("inplace", "out") for each in node.keywords):
-                found |= {each.id for each in walk(node) if isinstance(each, ast.Name)}
+                method = changes and (dotted(node.func) or "").partition(".")[0] not in _MODULES
+                found |= {each.id for each in walk(node.func if method else node) if isinstance(each, ast.Name)}
     return found
 
 
