@@ -1177,7 +1177,7 @@ class Model:
     # `torch_dtype=torch.bfloat16` made it, or .half(), .bfloat16() or .double() was called on it, or one of the first
     # two on a part of it
     half: bool = False
-    dtype: str | None = None  # "float64" where the program chose one
+    dtype: str | None = None  # "float64" where the program chose one; None beside ``half``: float32 as well, or in part
     compiled: Site | None = None
     wrapped: str | None = None  # torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
     products: Products = Products()
