@@ -1613,6 +1613,7 @@ class Unwanted:
     value: str = ""
     certain: bool = True
     done: bool = False
+    why_not: str | None = None
 
 
 @dataclass(frozen=True)
