@@ -76,6 +76,7 @@ from ._precision import (
     said,
     version,
 )
+from ._scaler import holds
 from ._sizes import varying
 from ._trainers import (
     Switch,
@@ -383,7 +384,9 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
             return f"{hazard.why} ({hazard.site.line_from(model.site.path)})"
     if any(act.create_graph for step in steps for act in step.backwards):
         return "gradients are differentiated (create_graph), which compiled graphs do not bear"
-    if program.processes and not program.script.trains_here:
+    place = compiling.after or compiling.before
+    there = place is not None and any(holds(each, place) for each in program.script.workers)
+    if program.processes and not (program.script.trains_here or there):
         return "the script starts processes of its own, to which a compiled model does not go"
     if not itself and ((compiling.after or compiling.before) is None or compiling.text is None):
         return "it has no name of its own in front of its training, where it could be compiled"

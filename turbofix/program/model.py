@@ -1667,7 +1667,7 @@ class Script:
     first statement of the set-up in the process that trains, which is ``setup`` where the script's own does: else it
     stands in the function that the others run. None where that is not known to be one place. ``starts``: the file may
     train when it is run; False for one of definitions, which others import and call. ``trains_here``: it trains in its
-    own process, too, or in no other one.
+    own process, too, or in no other one. ``workers``: the functions that set models up in processes that it starts.
     """
 
     setup: Site | None
@@ -1678,6 +1678,7 @@ class Script:
     trains_at: Site | None = None
     starts: bool = True
     trains_here: bool = True
+    workers: tuple[Site, ...] = ()
 
 
 @dataclass(frozen=True)
