@@ -29,7 +29,7 @@ When refused
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - for detectors and graph networks, and where what acts in an environment is called by other methods than itself;
     - where gradients are differentiated (``create_graph``), or deterministic algorithms are asked for;
-    - where only processes that the script starts train, or a flag that is not passed compiles the model: pass it;
+    - where started processes train a model that they are handed, or a flag that is not passed compiles the model;
     - under the ``Trainer``, for models in 16 bits or quantized, and beside ``gradient_checkpointing``.
 
 Risk
