@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from turbofix.assumptions import ON_GPU, OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod, SharedPlan
 from turbofix.edits import Edit, Refuse
@@ -10,7 +12,7 @@ from turbofix.program.evidence import of_value
 from turbofix.program.model import Argument, Called, Training, TrainingProgram
 from turbofix.records import dataclass
 
-from ._loaders import mend_help
+from ._loaders import mend_help, node_of
 from ._options import turned_on
 from ._precision import filled, said
 from ._sixteen import keep_wide
@@ -34,7 +36,8 @@ class Switch(SharedPlan):
     """One setting and the value that it is to get; qualified names in braces are written as the file calls them.
 
     ``value_at`` is where the value stands, outside the call or in it; None where it is added: to the call, or to the
-    project's own class of settings, some fields of which may stand at ``beside``. ``islands`` keep 32 bits.
+    project's own class of settings, some fields of which may stand at ``beside``, as may the call that fills the
+    settings in from the command line, whose defaults are set first. ``islands`` keep 32 bits.
     """
 
     name: str
@@ -49,9 +52,15 @@ class Switch(SharedPlan):
             keep_wide(kept, edit)
         stands = {each: edit.statement(each) for each in self.beside if self.value_at is None}
         fields = [each for each, line in stands.items() if line.kind == "AnnAssign" and line.column > 0]
-        if stands and not fields:
-            raise Refuse(f"the command line decides over the settings: pass --{self.name}")
         value = filled(self.value, edit, self.value_at or max(fields, default=site))
+        if stands and not fields:
+            filling = node_of(edit, site)
+            method = filling.func if isinstance(filling, ast.Call) else None
+            parser = method.value if isinstance(method, ast.Attribute) else None
+            if not isinstance(parser, ast.Name) or getattr(method, "attr", "") != "parse_args_into_dataclasses":
+                raise Refuse(f"the command line decides over the settings: pass --{self.name}")
+            edit.before(site, f"{parser.id}.set_defaults({self.name}={value})")
+            return
         if fields:
             kind = "str" if value.startswith(('"', "'")) else "bool"
             edit.after(max(fields), f"{self.name}: {kind} = {value}")
@@ -155,7 +164,7 @@ def judged(  # noqa: PLR0913
     chosen = given.state in ("computed", "unknown", "may")
     if chosen and training.own and training.parsed:
         return codemod.in_place(site, f"{right}, where the settings' own class says so")
-    if training.parsed:
+    if training.parsed and not chosen:
         return None
     if given.option is not None and given.state == "option":
         return codemod.refuse(site, slow, f"the script leaves it to {said(given)}: pass it", evidence=seen)
@@ -168,11 +177,11 @@ def judged(  # noqa: PLR0913
 
 
 def beside(training: Training) -> tuple[Site, ...]:
-    """Where defaults of settings stand that the command line decides over: in a class of the project's own."""
+    """Where settings have their defaults that the command line decides over: the project's own class, or the parser."""
     fields = [
         each.edit_at for each in training.arguments.values() if each.state == "option" and each.edit_at is not None
     ]
-    return tuple(fields) if training.parsed and training.own else ()
+    return () if not training.parsed else tuple(fields) if training.own else (training.site,)
 
 
 def rests_on_defaults(switch: Switch) -> tuple[Assumption, ...]:
@@ -186,10 +195,11 @@ def why_not(
     """Why a setting cannot be changed where it stands, or be added ``as_a_field``, whichever it is."""
     if not program.complete:
         return program.incomplete_because or "the program could not be read to its end"
-    absent = training.argument(name).edit_at is None and not (as_a_field and beside(training))
+    added = as_a_field and bool(beside(training))
+    absent = training.argument(name).edit_at is None and not added
     if training.parsed and training.site not in program.told_by and absent:
         return f"the command line decides over the settings: pass {training.parsed}{name} {value}"
-    if training.open_mapping:
+    if training.open_mapping and not added:
         return f"the call unpacks a mapping that may already hold {name}"
     for setting, site in training.changed:
         if setting in ("", name):

@@ -257,6 +257,8 @@ def why_not(program: TrainingProgram, model: Model) -> str | None:
     by_hand = bool(program.steps) and all(step.source == "tensors" for step in program.steps)
     if (little := is_little(model, by_hand)) is not None:
         return little
+    if any("Pipeline" in each.layer for each in model.convolutions):
+        return "a pipeline takes no memory format: give it to its parts, as by `pipeline.unet.to(memory_format=...)`"
     if "fsdp" in (model.wrapped or ""):
         return "FSDP keeps the weights as one row, whose parts have torch's own order"
     if any(each.dims == 3 for each in model.convolutions):

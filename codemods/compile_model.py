@@ -29,7 +29,7 @@ When refused
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - for detectors and graph networks, and where what acts in an environment is called by other methods than itself;
     - where gradients are differentiated (``create_graph``), or deterministic algorithms are asked for;
-    - where only processes that the script starts train, or a flag that is not passed compiles the model: pass it;
+    - where started processes train a model that they are handed, or a flag that is not passed compiles the model;
     - under the ``Trainer``, for models in 16 bits or quantized, and beside ``gradient_checkpointing``.
 
 Risk
@@ -77,6 +77,7 @@ from ._precision import (
     said,
     version,
 )
+from ._scaler import holds
 from ._sizes import varying
 from ._trainers import (
     Switch,
@@ -391,7 +392,9 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
             return f"{hazard.why} ({hazard.site.line_from(model.site.path)})"
     if any(act.create_graph for step in steps for act in step.backwards):
         return "gradients are differentiated (create_graph), which compiled graphs do not bear"
-    if program.processes and not program.script.trains_here:
+    place = compiling.after or compiling.before
+    there = place is not None and any(holds(each, place) for each in program.script.workers)
+    if program.processes and not (program.script.trains_here or there):
         return "the script starts processes of its own, to which a compiled model does not go"
     if not itself and ((compiling.after or compiling.before) is None or compiling.text is None):
         return "it has no name of its own in front of its training, where it could be compiled"

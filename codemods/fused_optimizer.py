@@ -106,6 +106,7 @@ FUSED = ("adamw_torch_fused", "adamw_apex_fused")
 """What the settings of transformers call AdamW without and with one kernel for all parameters."""
 
 APART = "{} updates the parameters with a kernel per operation; fused, one kernel does it all"
+TAKEN = "; torch's AdamW takes the place of transformers' own, with an epsilon that weighs less at first"
 PLAIN_SGD = "SGD without momentum updates all parameters by one `_foreach_add_`"
 
 AVAILABLE = "torch.cuda.is_available()"
@@ -149,7 +150,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         assumes = on_gpu(program, optimizer)
         if assumes is None:
             continue
-        borrowed = set(optimizer.qualnames) <= BORROWED and is_corrected(optimizer)
+        borrowed = is_borrowed(optimizer)
         if borrowed:
             optimizer = replace(optimizer, qualnames=(OWN,))  # noqa: PLW2901
         said = told(program, optimizer)
@@ -159,7 +160,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         name, since = names_of(optimizer), max(SINCE[each] for each in optimizer.qualnames)
         # SGD, which asks for more, is the last
         optimizer = replace(optimizer, qualname=optimizer.qualnames[-1])  # noqa: PLW2901
-        message = APART.format(name)
+        message = APART.format(name) + TAKEN * borrowed
         seen = of_optimizer(program, optimizer)
         reason = why_not(program, optimizer)
         if program.target.torch < since:
@@ -189,8 +190,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         worth = Worth.SMALL if optimizer.frozen is not None else None  # two tensors are left to update
         plan = Fused(value, borrowed, tuple(load for load in optimizer.state_loads if scaled and load.concerns))
         risk = Risk.RECIPE if borrowed else codemod.risk
-        if borrowed:
-            message += "; torch's AdamW takes the place of transformers' own, with an epsilon that weighs less at first"
         yield codemod.finding(
             optimizer.site, message, plan=plan, risk=risk, evidence=seen, assumes=open_ones, worth=worth
         )
@@ -206,9 +205,11 @@ class Fused:
     loads: tuple[Act, ...] = ()
 
 
-def is_corrected(optimizer: Optimizer) -> bool:
-    """Whether transformers' AdamW corrects the bias of its averages, as torch's always does."""
+def is_borrowed(optimizer: Optimizer) -> bool:
+    """Whether it is transformers' AdamW that corrects the bias of its averages, as torch's always does."""
     given = optimizer.argument("correct_bias")
+    if not set(optimizer.qualnames) <= BORROWED:
+        return False
     return not optimizer.open_mapping and (given.state == "absent" or (given.known and all(given.values)))
 
 
@@ -275,22 +276,23 @@ def handed_over(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlac
     """The optimizers that a script makes for Lightning, or the ``Trainer`` of transformers, to step."""
     for training in program.trainings:
         if program.framework is Framework.LIGHTNING:
-            gpu, theirs = trains_on_gpu(training), training.module is None or is_sharded(training)
+            gpu, theirs = trains_on_gpu(training), training.module is None
         else:
-            own = training.own_optimizer or "create_optimizer" in training.overrides
-            gpu, theirs = not stays_on_cpu(training), not own or by_deepspeed(training)
-            theirs = theirs or not is_off(training.argument("fsdp"))
+            gpu, theirs = not stays_on_cpu(training), not (training.own_optimizer or training.overrides & OPTIMIZING)
         if gpu is False or theirs:
             continue
         for optimizer in program.optimizers:
             if optimizer.trains == "inputs":
                 continue
+            borrowed = is_borrowed(optimizer)
+            if borrowed:
+                optimizer = replace(optimizer, qualnames=(OWN,))  # noqa: PLW2901
             said = told(program, optimizer)
             if said is not None:
                 yield said
                 continue
             optimizer = replace(optimizer, qualname=optimizer.qualnames[-1])  # noqa: PLW2901
-            message = APART.format(names_of(optimizer))
+            message = APART.format(names_of(optimizer)) + TAKEN * borrowed
             seen = evidence(training, "precision" if program.framework is Framework.LIGHTNING else "fp16")
             reason = why_not_handed_over(program, training, optimizer)
             accelerator = training.argument("accelerator").values
@@ -299,7 +301,8 @@ def handed_over(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlac
             value = "True" if is_gpu else f"{AVAILABLE} or None"
             unsure = gpu is None or (program.target.torch < ON_CPU and not is_gpu)
             assumes = (*((ON_GPU,) if unsure else ()), *((OPTION_DEFAULT,) if training.parsed else ()))
-            yield codemod.offer(optimizer.site, message, reason, plan=Fused(value), evidence=seen, assumes=assumes)
+            plan, risk = Fused(value, borrowed), Risk.RECIPE if borrowed else codemod.risk
+            yield codemod.offer(optimizer.site, message, reason, plan=plan, risk=risk, evidence=seen, assumes=assumes)
 
 
 def why_not_handed_over(program: TrainingProgram, training: Training, optimizer: Optimizer) -> str | None:
@@ -309,6 +312,9 @@ def why_not_handed_over(program: TrainingProgram, training: Training, optimizer:
         since = max(since, ON_CPU)  # the parameters may be on the CPU when it is made
     if program.target.torch < since:
         return f"the project serves torch {version(program.target.torch)}, and this needs torch {version(since)}"
+    own = is_sharded(training) or by_deepspeed(training) or not is_off(training.argument("fsdp"))
+    if own:
+        return "a strategy, a plugin or DeepSpeed may shard the parameters, or step them in a way of its own"
     if not is_off(training.argument("fp16")):
         return SKIPPED
     given, module = training.argument("precision"), training.module

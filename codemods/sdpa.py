@@ -79,9 +79,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if each.done:
             yield codemod.in_place(each.call, each.message)
             continue
-        seen = Evidence("nobody reads the weights", each.call)
+        unread = (Evidence("nobody reads the weights", each.call),) * (each.why_not is None)
         assumes = () if each.certain else (WEIGHTS_UNREAD,)
-        yield codemod.finding(each.call, each.message, plan=each, evidence=(seen,), assumes=assumes)
+        yield codemod.offer(each.call, each.message, each.why_not, plan=each, evidence=unread, assumes=assumes)
     for attention in program.attentions:
         reason = attention.why_not or why_not(program)
         if reason is not None:

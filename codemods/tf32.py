@@ -150,7 +150,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings whose script sets the switch."""
-    models = [model for model in in_use(program) if not model.half or is_float64(model)]
+    models = [model for model in in_use(program) if not is_half(model)]
     if is_in_another(program):
         yield from codemod.nothing(program, ANOTHER)
         return
@@ -165,6 +165,7 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
         yield from nothing(program, models)
         return
     message, seen = slow(models), (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
+    message += ", where no 16 bits are asked for" if any(each.half for each in models) else ""
     reason, place = why_not(program), where(program)
     if reason is not None or place is None:
         lost = "nothing here calls what trains: set it where the training is started"
@@ -173,6 +174,7 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
             yield codemod.refuse(at, message, reason or lost, evidence=seen)
         return
     own = program.complete and not (program.framework in NAMES and is_open(program))
+    own = own and not any(each.half for each in models)
     wide = own and any(has_noticeable(each.products, batch) for each in models)
     assumes = (*gpu, *(() if wide else (WIDE_ENOUGH,)), *((LEARNS_IN_TF32,) if solves(program) else ()))
     newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
@@ -312,7 +314,12 @@ def is_in_another(program: TrainingProgram) -> bool:
         part.kind in ("apex", "framework") and not part.enabled.off for part in program.precision
     ):
         return True  # a library has taken over the precision
-    return bool(program.models) and all(model.half and not is_float64(model) for model in program.models)
+    return bool(program.models) and all(map(is_half, program.models))
+
+
+def is_half(model: Model) -> bool:
+    """Whether all of a model certainly computes in 16 bits."""
+    return model.half and model.dtype not in (None, "float64")
 
 
 def is_float64(model: Model) -> bool:

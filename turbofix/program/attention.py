@@ -40,9 +40,11 @@ _HIGHER = regex(
 _FLATTENING = frozenset(("view", "reshape", "flatten"))
 """What makes positions, which come last, of a picture's rows and columns."""
 
+_ASKING = regex("MultiheadAttention|attn_implementation|output_attentions|AttnProcessor")
 _CASTS = words("float half double bfloat16 to type_as type contiguous clone")
 _MODULES = words("torch F nn functional einops")
 _PRODUCTS = words("matmul bmm einsum")
+_INFINITE = regex(r"(?<![\w.])(?:(?:math|torch|np|numpy)\.)?inf\b")  # not ``self.inf``, which may be any number
 _FAR = -1e4
 """From here on down a fill is minus infinity wherever a query sees a key: its exponential is 0 in float32."""
 _LAST = {(-2, -1), (-1, -2)}
@@ -79,7 +81,7 @@ def unwanted_weights(analysis: Analysis) -> tuple[Unwanted, ...]:
     """Calls of layers and models that make attention weights, which keeps torch's fused kernels away, for nobody."""
     found = dict[Site, Unwanted]()
     for module in analysis.execution.modules.values():
-        said = "MultiheadAttention" in module.text or "attn_implementation" in module.text
+        said = _ASKING.search(module.text) is not None
         for call in every(ast.Call, module.tree) if said else ():
             one = _unwanted(analysis, call, module)
             if one is not None:
@@ -89,9 +91,22 @@ def unwanted_weights(analysis: Analysis) -> tuple[Unwanted, ...]:
 
 def _unwanted(analysis: Analysis, call: ast.Call, module: ModuleFile) -> Unwanted | None:
     named = {each.arg: each.value for each in call.keywords}
-    if not {None, "need_weights", "attn_implementation"} & {*named} and "MultiheadAttention" not in module.text:
+    if _name(call.func).rpartition(".")[2] in ("AttnProcessor", "LoRAAttnProcessor"):
+        message = "this processor of diffusers writes a score for every pair of positions to memory"
+        why = f"`{_name(call.func)}2_0` is by torch's kernel: take that where the versions served have it"
+        return Unwanted(analysis.facts.places.site(call, module), message, why_not=why)
+    asking = {None, "need_weights", "attn_implementation", "output_attentions"}
+    if not asking & {*named} and "MultiheadAttention" not in module.text:
         return None
     site = analysis.facts.places.site(call, module)
+    if getattr(named.get("output_attentions"), "value", None) is True and analysis.facts.at(call):
+        message = "the model is asked for its attention weights, which keeps torch's fused kernels away"
+        made, inside = _name(call.func).endswith("from_pretrained"), analysis.facts.places.function(call, module)
+        if made and not _reads_attentions(analysis):
+            return Unwanted(site, message, "output_attentions", "False", certain=False)
+        why = "who reads them was not followed: ask for them only where they are read"
+        steps = made or getattr(inside, "name", "") == "forward"
+        return Unwanted(site, message, why_not=why) if steps else None
     if "MultiheadAttention" in module.text and _made_as(analysis, module, call.func).endswith("nn.MultiheadAttention"):
         asked = named.get("need_weights") or next(iter(call.args[4:5]), None)
         if None in named or any(isinstance(each, ast.Starred) for each in call.args):
@@ -115,6 +130,14 @@ def _asks_for_attentions(analysis: Analysis) -> bool:
     return any(
         "output_attentions" in each.text or ".attentions" in each.text for each in analysis.execution.modules.values()
     )
+
+
+def _reads_attentions(analysis: Analysis) -> bool:
+    """Whether the program reads ``outputs.attentions``, and does not only hand them on under this name."""
+    trees = [each.tree for each in analysis.execution.modules.values() if ".attentions" in each.text]
+    handed = {id(each.value) for tree in trees for each in every(ast.keyword, tree) if each.arg == "attentions"}
+    named = (each for tree in trees for each in every(ast.Attribute, tree) if each.attr == "attentions")
+    return any(id(each) not in handed for each in named)
 
 
 def _drops_weights(analysis: Analysis, call: ast.Call, module: ModuleFile) -> bool | None:
@@ -705,7 +728,7 @@ class _Reading:
         self.moved += [(at, mask), (at, fill)]
         said = self._text(fill)
         value = _number(fill)
-        infinite = "inf" in said and "finfo" not in said
+        infinite = _INFINITE.search(said) is not None
         if value is not None and value > _FAR:
             raise _OtherError
         if value is None and not infinite:
@@ -1156,7 +1179,8 @@ def _changed_in_place(statements: list[ast.stmt]) -> set[str]:
         elif isinstance(node, ast.Call):
             changes = isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_")
             if changes or any(each.arg in ("inplace", "out") for each in node.keywords):
-                found |= {each.id for each in walk(node) if isinstance(each, ast.Name)}
+                method = changes and (dotted(node.func) or "").partition(".")[0] not in _MODULES
+                found |= {each.id for each in walk(node.func if method else node) if isinstance(each, ast.Name)}
     return found
 
 

@@ -22,7 +22,9 @@ _NETWORKS = regex(
     r"|efficientnet_pytorch\.EfficientNet(\.from_(pretrained|name))?|pretrainedmodels\.\w+"
     r"|torchvision\.models\.(detection|segmentation|optical_flow)\.(?!FastRCNNPredictor|TwoMLPHead)\w+"
     r"|torchvision\.models\.(vgg|alexnet|convnext|efficientnet)\w*"
-    r"|diffusers\.([a-z_.0-9]+\.)?(UNet2D|Autoencoder|VQModel|ControlNet)\w*(\.from_\w+)?",
+    r"|diffusers\.([a-z_.0-9]+\.)?(UNet2D|Autoencoder|VQModel|ControlNet|StableDiffusion)\w*(\.from_\w+)?"
+    r"|transformers\.([a-z_.0-9]+\.)?(Bit|ConvNext|(Conditional|Deformable|RT)?Detr|DFine|EfficientNet|MobileNetV"
+    r"|RegNet|ResNet|TableTransformer)\w*(\.from_\w+)?",
     re.IGNORECASE,
 )
 """Networks of libraries that are made of convolutions over pictures."""

@@ -25,6 +25,10 @@ from turbofix.program.switches import is_off
 from turbofix.program.values import Const, Instance, Option, Tensor, members
 from turbofix.program.written import SHAPES, calls_by_name, is_interval, named_calls, written_of
 from turbofix.records import dataclass
+from turbofix.regex import regex
+
+_SLOWED = regex(r"output_attentions ?= ?True|set_attn_processor")
+"""What may put a library's attention that is written out in the place of torch's own."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,10 @@ def habits(analysis: Analysis, steps: Collection[Step]) -> Iterator[InPlace]:
     executed += tuple(
         InPlace("grad-accumulation", each.guard, "gradients add up over several batches") for each in summed
     )
+    slowed = any(_SLOWED.search(each.text) for each in analysis.execution.modules.values())
     for habit in (*executed, *_written(analysis, anywhere, always)):
+        if slowed and habit.codemod == "sdpa":
+            continue
         place = habit.codemod, habit.site.path, habit.site.line
         if place not in told:
             told.add(place)

@@ -1163,7 +1163,7 @@ class Model:
     # `torch_dtype=torch.bfloat16` made it, or .half(), .bfloat16() or .double() was called on it, or one of the first
     # two on a part of it
     half: bool = False
-    dtype: str | None = None  # "float64" where the program chose one
+    dtype: str | None = None  # "float64" where the program chose one; None beside ``half``: float32 as well, or in part
     compiled: Site | None = None
     wrapped: str | None = None  # torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
     products: Products = Products()
@@ -1592,6 +1592,7 @@ class Unwanted:
     value: str = ""
     certain: bool = True
     done: bool = False
+    why_not: str | None = None
 
 
 @dataclass(frozen=True)
@@ -1645,7 +1646,7 @@ class Script:
     first statement of the set-up in the process that trains, which is ``setup`` where the script's own does: else it
     stands in the function that the others run. None where that is not known to be one place. ``starts``: the file may
     train when it is run; False for one of definitions, which others import and call. ``trains_here``: it trains in its
-    own process, too, or in no other one.
+    own process, too, or in no other one. ``workers``: the functions that set models up in processes that it starts.
     """
 
     setup: Site | None
@@ -1656,6 +1657,7 @@ class Script:
     trains_at: Site | None = None
     starts: bool = True
     trains_here: bool = True
+    workers: tuple[Site, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ from turbofix.regex import regex
 _COMPUTED = {"made", "data", "input", "batch", "output"}
 _UNSURE = {"param", "maybe_output", "object"}
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
+_ON_PRECISION = regex(r"fp16|bf16|half|precision|amp\b")
 
 # --- models -------------------------------------------------------------------------------------------------------
 
@@ -326,14 +327,13 @@ def _described(
         elif event.kind == "cast" or event.name in ("half", "bfloat16", "double"):
             named = _cast_to(event)
             if named is not None and named != "float32":
-                half = True
-                dtype = named
+                half, dtype = True, None if _may_stay(analysis, event) else named
             elif named is not None and made is not None and dtype == made:  # cast back; a part of it may stay as it is
                 half, dtype = False, default_dtype
         elif event.name in ("to", "cuda") and (event.name == "cuda" or _names_device(event)):
             places.append(analysis.devices.of_transfer(event))
             if event.name == "to" and (named := _cast_to(event)) in ("float16", "bfloat16"):
-                half, dtype = True, named  # `model.to(device, torch.bfloat16)`
+                half, dtype = True, None if _may_stay(analysis, event) else named  # `model.to(device, torch.bfloat16)`
     known = [place for place in places if place.where != "unknown"]
     if known:
         device = known[0]
@@ -420,6 +420,15 @@ def _cast_to(event: Event) -> str | None:
                     last = member.qualname.rpartition(".")[2]
                     return {"half": "float16", "float": "float32", "double": "float64"}.get(last, last)
     return None
+
+
+def _may_stay(analysis: Analysis, event: Event) -> bool:
+    """Whether a cast may be to float32 as well, or be left out, as a test of the precision decides."""
+    given = event.arguments.values() if event.arguments is not None else ()
+    named = {each.qualname for value in given for each in members(value) if isinstance(each, External)}
+    around = analysis.facts.places.ancestors(event.node, event.module)
+    tests = (ast.unparse(each.test) for each in around if isinstance(each, ast.If))
+    return bool(named & {"torch.float32", "torch.float"}) or any(map(_ON_PRECISION.search, tests))
 
 
 def _default_dtype(analysis: Analysis) -> str | None:

@@ -260,19 +260,20 @@ def structured_cli(interp: Interpreter, qualname: str, arguments: Arguments, nod
 
 
 def call_class_parser(interp: Interpreter, parser: Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    """``HfArgumentParser((A, B)).parse_args_into_dataclasses()``."""
+    """``HfArgumentParser((A, B)).parse_args_into_dataclasses()``: the settings get what ``set_defaults`` gave."""
+    if name == "set_defaults":
+        parser.arguments.keywords.update(arguments.keywords)
     if not name.startswith("parse"):
         return UNKNOWN
     given = externals.first(parser.arguments, "dataclass_types")
     classes = given.items if isinstance(given, Sequence) and given.items is not None else [given]
+    filled = Arguments(keywords=dict(parser.arguments.keywords), open=True)
     found: list[Value] = []
     for cls in classes:
         if isinstance(cls, Class):
             found.append(options_of(interp, cls, node))
         elif isinstance(cls, External):
-            found.append(
-                interp.make(cls.qualname, libraries.kind_of(cls.qualname) or "config", Arguments(open=True), node)
-            )
+            found.append(interp.make(cls.qualname, libraries.kind_of(cls.qualname) or "config", filled, node))
         else:
             found.append(UNKNOWN)
     return Sequence(found, interp.control, interp.origin(node))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -33,12 +34,12 @@ def script(analysis: Analysis) -> Script:
     region = None if guarded else _unguarded(analysis, module, working)
     on_gpu = next((facts.site(event) for event in working if guarded and _puts_on_gpu(analysis, event)), None)
     starts = _starts(analysis, module)
-    here = _trains_here(analysis)
+    here, workers = _trains_here(analysis), tuple(_workers(analysis))
     if place is None:
-        return Script(None, None, guarded, region, on_gpu, trains_at, starts, here)
+        return Script(None, None, guarded, region, on_gpu, trains_at, starts, here, workers)
     statement, scope = place
     site = facts.places.site(scope, module) if not isinstance(scope, ast.Module) else None
-    return Script(facts.places.site(statement, module), site, guarded, region, on_gpu, trains_at, starts, here)
+    return Script(facts.places.site(statement, module), site, guarded, region, on_gpu, trains_at, starts, here, workers)
 
 
 def _starts(analysis: Analysis, module: ModuleFile) -> bool:
@@ -243,6 +244,15 @@ def _trains_here(analysis: Analysis) -> bool:
     """Whether some way to a backward pass starts no process."""
     trained = (analysis.facts.frames(event) for event in analysis.facts.of("backward"))
     return any(not any(_is_started(analysis, frame) for frame in frames) for frames in trained)
+
+
+def _workers(analysis: Analysis) -> Iterator[Site]:
+    """The functions that processes which the script starts run, where they make or wrap a model."""
+    facts = analysis.facts
+    for event in facts.of("transfer", "wrap"):
+        frames = facts.frames(event)
+        first = next((number for number, each in enumerate(frames) if _is_started(analysis, each)), len(frames))
+        yield from (facts.places.site(each.scope, each.module) for each in frames[first:])
 
 
 def _is_started(analysis: Analysis, frame: Frame) -> bool:

@@ -220,7 +220,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         unplaced=unplaced(analysis, steps, evaluations, known_models, framework),
         habits=tuple(habits(analysis, steps)) if trains else (),
         overlooked=tuple(overlooked(analysis, (*steps, *evaluations)))
-        if trains and (names_cuda or framework is Framework.LIGHTNING)
+        if trains and (names_cuda or framework in (Framework.LIGHTNING, Framework.TRANSFORMERS))
         else (),
         told_by=told_by(analysis),
         guessed=execution.guessed,

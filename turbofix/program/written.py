@@ -24,7 +24,7 @@ from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
 
 Node = TypeVar("Node", bound=ast.AST)
 _BACKWARD = frozenset(("backward", "manual_backward", "autograd"))
-_STEPS = frozenset(("training_step",))
+_STEPS = words("training_step compute_loss on_step_end on_train_batch_end on_before_zero_grad on_before_optimizer_step")
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye tensor normal tril triu")
 _TENSORS = words("tensor as_tensor from_numpy FloatTensor LongTensor Tensor IntTensor DoubleTensor stack")
 _SHOWING = SHOWING_METHODS | LOGGING_METHODS | {"print"}
