@@ -162,7 +162,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from under_lightning(program)
     for model in program.models if program.trains else ():
         if model.compiled is not None:
-            yield codemod.in_place(model.compiled, f"{called([model])} is compiled")
+            unsure = model.compiling.unsure.text if model.compiling is not None else None
+            says = f", where `{unsure}` says so" if unsure is not None else ""
+            yield codemod.in_place(model.compiled, f"{called([model])} is compiled{says}")
     by_itself = program.framework in (Framework.PYTORCH, Framework.ACCELERATE)
     if not by_itself or not program.trains or (gpu := on_a_gpu(program)) is None:
         return

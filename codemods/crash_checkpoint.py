@@ -33,10 +33,11 @@ Use instead
 
 When refused
     Nothing is offered for a training that is known to be short (five million samples), saves the weights in each of its
-    few passes, saves the optimizer's state, or speaks of resuming or signals. It is refused where files are deleted at
-    the start, in notebooks, under Accelerate, where several processes or loops train, where the outer loop is no
-    ``for ... in range(...)`` or runs nobody knows how often, and where an epoch leaves behind what cannot be saved. A
-    split by chance without a seed gets one: another split would test on rows that were trained on.
+    few passes, saves the optimizer's state, or does something of its own when it is interrupted. It is refused where
+    the script speaks of resuming or deletes files at the start, in notebooks, under Accelerate, where several processes
+    or loops train, where the outer loop is no ``for ... in range(...)`` or runs nobody knows how often, and where an
+    epoch leaves behind what cannot be saved. A split by chance without a seed gets one: another split would test on
+    rows that were trained on.
 
 Risk
     exact: as long as nothing interrupts it, the training is the same. What goes on draws other random numbers where a
@@ -108,6 +109,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         where = run.weights.line_from(run.loop.path)
         message = f"this training cannot go on from where {ends}: {where} saves weights without the optimizer's state"
         seen.append(Evidence("weights alone are saved", run.weights))
+        yield codemod.in_place(run.weights, "weights are saved in the course of the training")
     elif run.result is not None:
         message += f"{run.result.line_from(run.loop.path)} saves it at the end alone"
         seen.append(Evidence("the result is saved", run.result))

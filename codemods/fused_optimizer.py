@@ -222,8 +222,10 @@ def told(program: TrainingProgram, optimizer: Optimizer) -> Refusal | InPlace | 
     """What is said of an optimizer that is fused, or cannot be by its kind."""
     fusing = [each for each in optimizer.qualnames if each in SINCE]
     fused = optimizer.argument("fused")
-    if fusing and (fused.state == "computed" or any(fused.values)):
-        return codemod.in_place(optimizer.site, f"{names_of(optimizer)} updates all parameters in one kernel")
+    unsure = fused.state in ("computed", "unknown") and fused.text is not None
+    if fusing and (unsure or any(fused.values)):
+        says = f", where `{fused.text}` says so" if unsure else ""
+        return codemod.in_place(optimizer.site, f"{names_of(optimizer)} updates all parameters in one kernel{says}")
     if fusing != [*optimizer.qualnames]:
         reason = not_all(optimizer, fusing)
         if reason is None:

@@ -196,7 +196,8 @@ def test_a_table_tells_what_else_is_right_and_where() -> None:
     }
     weights = MemoryWorkspace.of(HABITS.replace(", optimizer.state_dict()]", "]"))
     in_place = pipeline.analyze(ENTRY, weights, registry.load(), Target()).in_place
-    assert "crash-checkpoint" not in {each.codemod for each in in_place}  # no training goes on from weights alone
+    kept = [each.message for each in in_place if each.codemod == "crash-checkpoint"]
+    assert kept == ["weights are saved in the course of the training"]  # from which alone no training goes on
     shown = {lines[each.site.line - 1].strip() for each in report.in_place if each.codemod == "throttle-logging"}
     assert shown == {"if step % 50 == 0:", 'print("an epoch")'}
 
@@ -392,3 +393,76 @@ def test_batches_that_are_pinned_by_hand() -> None:
     head = "import torch\nimport pytorch_lightning as pl\n\npl.Trainer().fit(model)\n\n\ndef send(batch, gpu):\n"
     said = said_of(head + "".join("    " + line + "\n" for line in [*pinned.splitlines(), "return batch"]))
     assert {("pin-memory", 8), ("use-cuda", 9)} <= said
+
+
+QUIET = """
+import sys
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from data import batches, settings
+
+model = nn.Linear(9, 9).cuda()
+if settings.compiled:
+    model = torch.compile(model)
+model = DistributedDataParallel(model, find_unused_parameters=False)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=settings.at_once)
+
+
+def noise(x):
+    return torch.randn(9, device=x.device)
+
+
+if len(sys.argv) > 5 and False:
+    noise(torch.zeros(9))
+for epoch in range(9):
+    for x in batches():
+        mask = torch.tensor(settings.mask, device=x.device)
+        for part in range(4):
+            loss = model(x.cuda() * mask + noise(x)).sum()
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(epoch)
+"""
+
+
+def test_steps_in_which_nothing_is_shown_and_switches_that_nobody_knows() -> None:
+    report = pipeline.analyze(ENTRY, MemoryWorkspace.of(QUIET), registry.load(), Target())
+    lines = QUIET.splitlines()
+    found = {(each.codemod, lines[each.site.line - 1].strip(), each.message) for each in report.in_place}
+    told = {(codemod, line) for codemod, line, _ in found}
+    assert told >= {
+        ("throttle-logging", "for part in range(4):"),
+        ("grad-accumulation", "for part in range(4):"),
+        ("ddp-flags", "model = DistributedDataParallel(model, find_unused_parameters=False)"),
+        ("device-tensors", "return torch.randn(9, device=x.device)"),  # also called where nothing ever runs
+    }
+    assert ("device-tensors", "mask = torch.tensor(settings.mask, device=x.device)") not in told  # that is a copy
+    says = {message for _, _, message in found}
+    assert "`model` is compiled, where `settings.compiled` says so" in says
+    assert "AdamW updates all parameters in one kernel, where `settings.at_once` says so" in says
+
+
+def test_what_the_settings_of_a_trainer_say() -> None:
+    text = (
+        "from transformers import Wav2Vec2ForCTC\n"
+        "from trl import SFTConfig, SFTTrainer\n"
+        "from data import rows\n"
+        "model = Wav2Vec2ForCTC.from_pretrained('w')\n"
+        "model.freeze_feature_encoder()\n"
+        "settings = SFTConfig(\n"
+        "    logging_steps=10,\n"
+        "    lr_scheduler_type='cosine',\n"
+        "    save_strategy='epoch',\n"
+        ")\n"
+        "SFTTrainer(model=model, args=settings, train_dataset=rows()).train()\n"
+    )
+    told = {}
+    for strategy in ("epoch", "no"):
+        workspace = MemoryWorkspace({ENTRY: text.replace("epoch", strategy)})
+        in_place = pipeline.analyze(ENTRY, workspace, registry.load(), Target()).in_place
+        told[strategy] = {(each.codemod, each.site.line) for each in in_place}
+    assert told["epoch"] >= {("skip-unused-gradients", 5), ("throttle-logging", 7), ("warmup-schedule", 8)}
+    assert ("crash-checkpoint", 9) in told["epoch"]
+    assert "crash-checkpoint" not in {codemod for codemod, _ in told["no"]}

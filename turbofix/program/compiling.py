@@ -66,6 +66,7 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
         found = _compiling(analysis, set_up, model, *passes(model.site))
         own = [switch for event, switch in told if _is_of(analysis, event.receiver, model)]
         off = own[0] if own and all(each.off for each in own) else ABSENT
+        unsure = own[0] if own and all(each.state == "unknown" for each in own) else ABSENT
         compiled = model.compiled
         if found.barred is not None and found.barred.why == _OTHERWISE:
             named = analysis.once("methods of models", lambda: _methods(analysis, steps))
@@ -76,7 +77,7 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
                 found = replace(found, barred=_copied(analysis, model), methods=methods)
                 compiled = analysis.facts.site(done[methods[0]]) if done.keys() >= {*methods} else compiled
         foreign = next((hazard for hazard, sites in uses if not sites or model.site in sites), None)
-        compiling = replace(found, hazard=found.hazard or hooked, foreign=foreign, off=off)
+        compiling = replace(found, hazard=found.hazard or hooked, foreign=foreign, off=off, unsure=unsure)
         return replace(model, compiling=compiling, compiled=None if off.off else compiled)
 
     return tuple(with_own(each) if each.site in called else each for each in models)

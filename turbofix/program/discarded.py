@@ -51,11 +51,13 @@ class _Pass:
     models: frozenset[int]
     to: _Pass | None
     given: ast.expr
+    func: ast.expr
+    """The model; for a call of another method than ``forward``, what it is called on."""
 
     @property
     def name(self) -> str:
         """What the model is called there."""
-        return ast.unparse(self.call.func).removesuffix(".forward")
+        return ast.unparse(self.func).removesuffix(".forward")
 
     def before(self) -> Iterator[_Pass]:
         """The calls that take its result, one after another."""
@@ -80,7 +82,10 @@ class _Loop:
         self.record = record
         self.backwards = [each for each in backwards if self.facts.inside(each, record.node)]
         self.acts = [each for each in self.facts.events_in(record.node) if each.kind in ("step", "zero_grad")]
-        self.owned = {id(made): _owners(made) for each in self.acts for made in optimizers_in(concerned(each))}
+        made = {id(made): made for each in self.acts for made in optimizers_in(concerned(each))}
+        self.owned = {key: _owners(each) for key, each in made.items()}
+        given = {key: each.arguments.get("params", 0) for key, each in made.items() if isinstance(each, Made)}
+        self.bare = {key: passed.value for key, passed in given.items() if passed is not None and not self.owned[key]}
         self.trained = frozenset[int]().union(*self.owned.values()) if self.owned else frozenset()
         everything = (each for each in self.facts.events_in(record.node) if each.kind == "forward")
         self.called = {id(one) for each in everything for one in members(each.receiver)}
@@ -175,7 +180,7 @@ class _Loop:
     def _of(self, event: Event, way: _Way, others: set[int]) -> Iterator[ThrownAway]:
         updated = self._updated(event)
         passed = event.arguments.get("inputs", 3) if event.arguments is not None else None
-        if passed is not None or not updated or not all(self.owned.values()):
+        if passed is not None or not updated or not all(self._is_known(event, each) for each in self.owned):
             return  # it is told already whose gradients are wanted, or what some optimizer trains is not known
         site = self.facts.site(event)
         cuts: list[_Pass] = []
@@ -191,10 +196,10 @@ class _Loop:
                 continue
             cleared.update(dict.fromkeys(places))
             wanted = any(one.models & updated and each in one.before() for one in way.passes)
-            if not wanted:
-                cuts.append(each)
-            elif each.models & self.trained:
+            if wanted and each.models & self.trained:
                 lost.append(each)
+            elif not wanted and each.func is each.call.func:
+                cuts.append(each)
         whole = {id(each.call) for each in cuts if each.to is None}
         cuts = [each for each in cuts if each.to is None or id(each.call) not in whole]
         if not any(each.models & updated for each in way.passes):
@@ -218,7 +223,7 @@ class _Loop:
         elif kept:
             named = {one for each in way.passes for one in each.models & updated}
             rest = {key: each for key, each in self.unread.models.items() if key not in named}
-            certain = not updated & rest.keys() and self._is_unread(event, rest.values())
+            certain = not updated & rest.keys() and self._is_unread(event, rest.values()) and all(self.owned.values())
             yield ThrownAway(site, (), (), models, tuple(cleared), kept=kept, certain=certain)
         elif way.cut:
             yield ThrownAway(site, tuple(dict.fromkeys(way.cut)), (), (), done=True)
@@ -258,8 +263,8 @@ class _Loop:
         wanted = [each for each in way.passes if each.models & updated]
         scope = self.places.scope(call, event.module)
         own = all(self.places.scope(each.call, event.module) is scope for each in wanted)
-        own = own and not any(isinstance(one, ast.Call) for each in wanted for one in walk(each.call.func))
-        texts = (self.places.text(each.call.func, event.module).removesuffix(".forward") for each in wanted)
+        own = own and not any(isinstance(one, ast.Call) for each in wanted for one in walk(each.func))
+        texts = (self.places.text(each.func, event.module).removesuffix(".forward") for each in wanted)
         return tuple(dict.fromkeys(texts)) if own else ()
 
     def _updated(self, event: Event) -> frozenset[int]:
@@ -272,6 +277,14 @@ class _Loop:
         steps = [each for each in self.acts if each.kind == "step" and event.order < each.order < last]
         return frozenset[int]().union(*(self.owned[id(o)] for each in steps for o in optimizers_in(concerned(each))))
 
+    def _is_known(self, event: Event, optimizer: int) -> bool:
+        """Whether it is known which models an optimizer trains: none where it is given tensors of the script's own,
+        whose gradients are to be cleared before it steps."""
+        held = flatten(self.bare.get(optimizer))
+        plain = all(isinstance(each, Values) or (isinstance(each, Tensor) and each.roles == {"made"}) for each in held)
+        whose = frozenset((optimizer,))
+        return bool(self.owned[optimizer] or (optimizer in self.bare and plain and self._cleared(event, whose)))
+
     def _cleared(self, event: Event, models: frozenset[int]) -> tuple[Site, ...] | None:
         """Where the gradients of models are cleared before their optimizer steps; None where it steps first."""
         round_again = [
@@ -281,6 +294,7 @@ class _Loop:
         for each in round_again:
             made = list(optimizers_in(concerned(each)))
             about = frozenset[int]().union(*(self.owned[id(one)] for one in made), map(id, members(each.receiver)))
+            about |= frozenset(map(id, made))
             if about & models:
                 return (self.facts.site(each),) if each.kind == "zero_grad" else None
         return () if not models & self.trained else None
@@ -295,7 +309,7 @@ class _Loop:
         return any("requires_grad" in text and pattern.search(text) for text in self.texts)
 
     def _way(self, event: Event) -> _Way:
-        way = _Way(self.analysis, event.module)
+        way = _Way(self.analysis, event, self.trained)
         loss = loss_expression(self.analysis, event)
         if loss is not None:
             way.follow(loss, None, None, 0)
@@ -305,8 +319,9 @@ class _Loop:
 class _Way:
     """All calls of models that a backward pass goes through."""
 
-    def __init__(self, analysis: Analysis, module: ModuleFile) -> None:
-        self.analysis, self.module = analysis, module
+    def __init__(self, analysis: Analysis, event: Event, trained: frozenset[int]) -> None:
+        self.analysis, self.module, self.trained = analysis, event.module, trained
+        self.frames = analysis.facts.frames(event)
         self.places = analysis.facts.places
         self.passes: list[_Pass] = []
         self.cut: list[str] = []  # what is detached
@@ -352,12 +367,19 @@ class _Way:
                 return
             forwards = [each for each in self.analysis.facts.at(node) if each.kind == "forward"]
             receivers = [one for each in forwards for one in members(each.receiver)]
+            seen = self.analysis.facts.at(node) or self.places.scope(node, self.module) is not self.frames[-1].scope
+            owner = func.value if isinstance(func, ast.Attribute) and not seen else None
+            found_there = self.analysis.facts.evaluate(owner, self.frames)
+            receivers += [each for each in members(found_there) if id(each) in self.trained]
             models = [each for each in receivers if isinstance(each, (Instance, Made)) and is_model(each)]
             models = models if any(map(_may_learn, models)) else []
-            if models and any(map(no_grad, forwards)):
+            above = self.places.ancestors(node, self.module) if models and owner else ()
+            without = any(isinstance(each, ast.With) and "_grad(" in ast.unparse(each.items[0]) for each in above)
+            if models and (without or any(map(no_grad, forwards))):
                 return
             if models:
-                found = _Pass(node, frozenset(map(id, models)), to, (given or node) if to is not None else node)
+                handed = (given or node) if to is not None else node
+                found = _Pass(node, frozenset(map(id, models)), to, handed, owner or func)
                 self.passes.append(found)
                 self.called.update((id(each), each) for each in models)
                 for each in (*node.args, *(keyword.value for keyword in node.keywords)):

@@ -19,10 +19,10 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import CLIPS, kind_of, rows_of
 from turbofix.program.model import Step
 from turbofix.program.names import dotted
-from turbofix.program.runs import are_weights
+from turbofix.program.runs import are_weights, models
 from turbofix.program.sites import LOOPS
 from turbofix.program.switches import is_off
-from turbofix.program.values import Const, Instance, Option, Tensor, members
+from turbofix.program.values import Const, Instance, Option, Tensor, Value, flatten, members
 from turbofix.program.written import SHAPES, calls_by_name, is_interval, named_calls, written_of
 from turbofix.records import dataclass
 from turbofix.regex import regex
@@ -181,10 +181,11 @@ def _executed(
     outer: set[Site] = set()
     for event in facts.of("backward", "step"):
         outer.update(facts.places.site(record.node, record.module) for record in facts.loops(event))
+    alone = are_weights(facts.of("save"), facts.of("call", "unknown_call"))
     for kind in table():
-        if kind == "save" and are_weights(facts.of("save"), facts.of("call", "unknown_call")):
-            continue
         for event in (*facts.of(kind), *(_settings(facts.of("construct")) if kind == "make" else ())):
+            if kind == "save" and alone and not any(map(_is_learned, flatten(event.receiver))):
+                continue
             rows = _of_events(kind, event.name or _called(event))
             if not rows:
                 continue
@@ -200,6 +201,11 @@ def _executed(
                         node, module = (made.node, made.module) if made is not None else (node, module)
                     says = f", where `{facts.places.text(node, module)}` says so" if row.is_open(event) else ""
                     yield InPlace(row.codemod, facts.places.site(node, module), row.sentence + says)
+
+
+def _is_learned(value: Value) -> bool:
+    """Whether a value is a model, or one of the weights that its ``state_dict`` holds."""
+    return models(value) or (isinstance(value, Tensor) and "param" in value.roles)
 
 
 def _settings(constructed: Collection[Event]) -> Iterator[Event]:
@@ -267,7 +273,7 @@ def _written(analysis: Analysis, anywhere: Collection[str], always: Collection[S
     """What the text tells of code that was not executed, and by its shape."""
     facts = analysis.facts
     written = written_of(analysis)
-    dead = {id(event.node) for event in facts.dead}
+    dead = {id(event.node) for event in facts.dead} - {id(event.node) for event in facts.events}
     for row in table()["written"]:
         for node, module in SHAPES[row.names[0]](written):
             if id(node) not in dead and facts.places.site(getattr(node, "test", node), module) not in always:

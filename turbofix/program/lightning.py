@@ -9,7 +9,7 @@ from dataclasses import replace
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every
+from turbofix.program.answers import every, parents_in
 from turbofix.program.arguments import argument_from
 from turbofix.program.compiling import differentiated
 from turbofix.program.events import Arguments, Event
@@ -443,7 +443,9 @@ def _clipping(analysis: Analysis, owners: list[Class], *names: str) -> Site | No
 def _freezing(analysis: Analysis, owners: list[Class]) -> Site | None:
     for owner in owners:
         for node in every(ast.Attribute, owner.module.tree):
-            if node.attr in _FREEZING:
+            given = getattr(parents_in(owner.module.tree).get(node), "value", None)
+            trains = isinstance(node.ctx, ast.Load) or getattr(given, "value", None) is True
+            if node.attr in _FREEZING and not (node.attr == "requires_grad" and trains):
                 return analysis.facts.places.site(node, owner.module)
     return None
 

@@ -1142,6 +1142,7 @@ class Compiling:
     moved: Site | None = None  # the last call that moves it, before or behind what wraps it
     method: str = ""  # of that call: "to", "cuda"
     off: Argument = ABSENT  # the switch under which the script compiles it, where that is off
+    unsure: Argument = ABSENT  # and where nobody knows how it stands
     barred: Hazard | None = None  # why compiling would do nothing
     methods: tuple[str, ...] = ()  # what the steps call of it by name, past what `compile()` changes
     before: Site | None = None  # where there is no ``after``: the outermost loop of the training, where it has ``text``

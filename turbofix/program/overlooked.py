@@ -25,6 +25,7 @@ from turbofix.program.values import members
 from turbofix.program.written import (
     Found,
     Written,
+    calls_by_name,
     function_of,
     last,
     named_calls,
@@ -39,6 +40,7 @@ _SENT = words("wandb.log mlflow.log_metric mlflow.log_metrics")
 _SHOWS = _PICTURES | SHOWING_METHODS | _SHOWN | {"log_dict"}
 _READS = words("item tolist numpy cpu int float bool")
 _HOOKS = words("training_step validation_step")
+_PROFILERS = words("PyTorchProfiler AdvancedProfiler pytorch advanced")
 
 
 @cache
@@ -118,6 +120,15 @@ def old_clipping(written: Written) -> Found:
         yield from (
             (call, module) for call, name, _ in named_calls(module.tree) if name == "torch.nn.utils.clip_grad_norm"
         )
+
+
+def profiled(written: Written) -> Found:
+    """``Trainer(profiler=PyTorchProfiler(...))`` and ``Trainer(profiler="advanced")``."""
+    for module in written.modules:
+        for call in calls_by_name(module.tree).get("Trainer", ()):
+            given = [word.value for word in call.keywords if word.arg == "profiler"]
+            if given and {last(given[0]), getattr(given[0], "value", None)} & _PROFILERS:
+                yield call, module
 
 
 def drawn(written: Written) -> Found:
@@ -203,6 +214,7 @@ SHAPES: dict[str, Callable[[Written], Found]] = REPEATED | {
         read_to_show,
         read_apart,
         one_by_one,
+        profiled,
         replayed,
         tokenized,
         windows,

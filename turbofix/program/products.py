@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +10,6 @@ from turbofix.program.events import Arguments, Passed
 from turbofix.program.facts import constants
 from turbofix.program.model import Product, Products
 from turbofix.program.values import UNKNOWN, Const, External, Instance, Made, Opaque, Option, Value, join_all, members
-from turbofix.program.values import Sequence as Listed
 from turbofix.regex import regex
 
 _LAYERS: dict[str, tuple[str, str]] = {
@@ -32,9 +30,6 @@ _LAYERS: dict[str, tuple[str, str]] = {
 }
 """Layers with products for each row of their input: the parameters, the first two, that tell how wide they are."""
 
-_CHAIN = "torch_geometric.nn.MLP"
-"""Linear layers one behind another, whose widths stand in a list."""
-
 _STACKS = {"torch.nn.TransformerEncoder": "encoder_layer", "torch.nn.TransformerDecoder": "decoder_layer"}
 """What repeats a layer that it is given: the parameter, the first one."""
 
@@ -52,6 +47,7 @@ _OTHERS = frozenset(
     (
         *("torch.nn.LazyLinear", "torch.nn.Bilinear", "torch.nn.AdaptiveLogSoftmaxWithLoss"),
         *(*_ATTENTION, *_STACKS),
+        *(f"torch_geometric.nn.{name}" for name in ("GAT", "GCN", "GraphSAGE", "GIN", "MLP")),
     )
 )
 """Other layers with products, whose widths are not known where a class of the program's own derives from them."""
@@ -92,9 +88,6 @@ _DETECTORS = tuple(f"detection.{name}_" for name in ("fasterrcnn", "keypointrcnn
 
 _SMALLEST = (192, 768)
 """The largest matrix that the narrowest of the transformers has which are counted by their kind (ViT-Tiny)."""
-
-_GNNS = frozenset(f"torch_geometric.nn.{name}" for name in ("GAT", "GCN", "GraphSAGE", "GIN"))
-"""Whole networks, whose first parameters are ``in_channels hidden_channels num_layers out_channels``."""
 
 _SMALL_CLASSES = (
     *("Autoformer", "Bit", "ConvNext", "DecisionTransformer", "EfficientFormer", "EfficientNet", "Informer", "Levit"),
@@ -148,11 +141,6 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[
             channels.append(None)
             beside_network = True
             continue
-        if qualname == _CHAIN:
-            chain = _chain(part)
-            names.add(f"{_GRAPHS[0]}Linear" if chain else qualname)
-            found.update(dict.fromkeys(chain))
-            continue
         names.add(qualname)
         if qualname.startswith(_CONVOLUTIONS):
             channels += _channels(part)
@@ -165,8 +153,6 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[
                 found[Product(qualname)] = None
         elif qualname in _OTHERS:
             found[Product(qualname)] = None
-        elif qualname in _GNNS:
-            found.update(dict.fromkeys(_network(qualname, part.arguments)))
         else:
             found.update(dict.fromkeys(_of_a_kind(part, any(part is each for each in whole))))
     for base in bases:
@@ -215,15 +201,6 @@ def _most(*numbers: int | None) -> int | None:
     """The largest number; None where one is not known."""
     known = [number for number in numbers if number is not None]
     return max(known) if len(known) == len(numbers) else None
-
-
-def _chain(part: Made) -> list[Product]:
-    """The products of layers whose widths stand in a list; none where that is not known."""
-    passed = part.arguments.get("channel_list", 0)
-    value = passed.value if passed is not None else None
-    items = value.items if isinstance(value, Listed) else None
-    widths = [_width(Passed(item)) for item in items or ()]
-    return [Product(part.qualname, one, other) for one, other in itertools.pairwise(widths)]
 
 
 def _product(layer: str, arguments: Arguments) -> Product:
@@ -286,15 +263,6 @@ def _holds_a_layer(part: Made) -> bool:
     passed = part.arguments.get(_STACKS[part.qualname], 0)
     given = list(members(passed.value)) if passed is not None else []
     return bool(given) and all(isinstance(each, (Made, Instance)) for each in given)
-
-
-def _network(layer: str, arguments: Arguments) -> list[Product]:
-    """The products of a whole network of PyTorch Geometric."""
-    inputs, width = _range(arguments.get("in_channels", 0)), _range(arguments.get("hidden_channels", 1))
-    outputs = _range(arguments.get("out_channels", 3))
-    depth = _width(arguments.get("num_layers", 2))
-    found = [_between(layer, inputs, width), _between(layer, width, outputs)]
-    return [*found, _between(layer, width, width)] if depth is not None and depth > 2 else found
 
 
 def _width(passed: Passed | None) -> int | None:

@@ -178,12 +178,16 @@ def made_on_host(written: Written) -> Found:
                 yield call, module
 
 
+_COPYING = ("torch.tensor", "torch.as_tensor")
+
+
 def copied_from_host(written: Written) -> Found:
-    """``torch.FloatTensor(states).to(device)`` in a training step."""
+    """``torch.FloatTensor(states).to(device)`` and ``torch.tensor(states, device=device)`` in a training step."""
     for module in written.modules:
         calls = calls_by_name(module.tree)
-        for call in (*calls.get("to", ()), *calls.get("cuda", ())):
-            made = [each for each in walk(call.func) if isinstance(each, ast.Call) and last(each) in FROM_HOST]
+        for call in (each for name in ("to", "cuda", "tensor", "as_tensor") for each in calls.get(name, ())):
+            inner = call if meaning(call.func, module.tree) in _COPYING else call.func
+            made = [each for each in walk(inner) if isinstance(each, ast.Call) and last(each) in FROM_HOST]
             named = any(isinstance(each, ast.Name) for one in made for given in one.args for each in walk(given))
             if named and _is_to_device(call) and written.where(call, module) == "step":
                 yield call, module

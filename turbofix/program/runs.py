@@ -35,14 +35,17 @@ from turbofix.program.values import (
 from turbofix.program.wording import Wording
 from turbofix.regex import regex
 
-_RESUMES = Wording(
-    ("resum", "keyboardinterrupt", "signal", "sigterm", "sigint", "baseexception", "atexit", "excepthook"),
+_ENDS = Wording(
+    ("keyboardinterrupt", "signal", "sigterm", "sigint", "baseexception", "atexit", "excepthook"),
     regex(
-        r"resum|KeyboardInterrupt|import signal\b|\bsignal\.signal|SIGTERM|SIGINT|BaseException|atexit|excepthook",
+        r"KeyboardInterrupt|import signal\b|\bsignal\.signal|SIGTERM|SIGINT|BaseException|atexit|excepthook",
         re.IGNORECASE,
     ),
 )
-"""Words of a script that has something for the case already."""
+"""Words of a script that does something itself when it is interrupted."""
+
+_RESUMES = Wording(("resum",), regex(r"resum", re.IGNORECASE))
+"""A word of a script that may go on from something already."""
 
 _KEEPING = regex(
     r"(?:save|dump|export)(?!_?(?:result|fig|im(?:age|g)|plot|t(?:e?xt|able)|csv|json|metric|mae|pred|sample|hist|log|loss|score|vid))"
@@ -50,6 +53,9 @@ _KEEPING = regex(
     re.IGNORECASE,
 )
 """Words of calls that keep what was learned: pictures and results are none of it."""
+
+_RECORDING = ("json.", "yaml.", "csv.", "np.save", "numpy.save", "plt.", "torch.utils.checkpoint")
+"""Starts of calls by which no weights are kept, whatever word is in them."""
 
 _CHANGING = frozenset(
     (
@@ -90,7 +96,8 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
     facts = analysis.facts
     saves = facts.of("save")
     weights: Event | None = None
-    if not steps or any(_RESUMES.is_in(each.text) for each in analysis.execution.modules.values()):
+    texts = [each.text for each in analysis.execution.modules.values()]
+    if not steps or any(map(_ENDS.is_in, texts)):
         return None
     found = {id(record.node): record for each in facts.of("backward") for record in facts.loops(each)[:1]}
     for record in found.values():
@@ -102,7 +109,7 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
             weights = weights or saved[0]
         elif _KEEPING.search(_calls_in(record.node)):
             return None
-    if not found:
+    if not found or any(map(_saves_after_all, facts.of("backward"))):
         return None
     outermost = next(iter(found.values()))
     loop, module = outermost.node, outermost.module
@@ -128,6 +135,8 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
         generators=_generators(module),
     )
     scope = frames[-1].scope if frames else None
+    if any(map(_RESUMES.is_in, texts)):
+        return replace(whole, why_not="the script speaks of resuming, and what it goes on from was not followed")
     if len(found) > 1:
         return replace(whole, why_not="several loops train, one after another")
     if not isinstance(loop, ast.For) or loop.orelse or counted is None:
@@ -190,15 +199,22 @@ def models(value: Value | None) -> bool:
     return next(iter(models_in(value)), None) is not None
 
 
+def _saves_after_all(event: Event) -> bool:
+    """Whether something around an event saves what was learned when that is interrupted, too."""
+    around = (level.node for level in event.control.upwards() if isinstance(level.node, ast.Try))
+    return any(_KEEPING.search(_calls_in(part)) for each in around for part in (*each.handlers, *each.finalbody))
+
+
 def _keeps(event: Event) -> bool:
     name = event.name
-    keeping = _KEEPING.search(name.rpartition(".")[2]) is not None and not name.startswith("torch.utils.checkpoint")
+    keeping = _KEEPING.search(name.rpartition(".")[2]) is not None and not name.startswith(_RECORDING)
     return event.kind in ("call", "unknown_call") and keeping
 
 
 def _calls_in(loop: ast.AST) -> str:
     """The names of all that is called in a loop's own text."""
-    return " ".join(dotted(node.func) or "" for node in walk(loop) if isinstance(node, ast.Call))
+    names = (dotted(node.func) or "" for node in walk(loop) if isinstance(node, ast.Call))
+    return " ".join(name for name in names if not name.startswith(_RECORDING))
 
 
 def _counted(analysis: Analysis, loop: ast.For, module: ModuleFile) -> ast.Call | None:

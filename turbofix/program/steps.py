@@ -79,7 +79,7 @@ from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.planned import planned, schedule
 from turbofix.program.preloading import preloads
 from turbofix.program.rebuilt import copied_alike, first_batches, rebuilts
-from turbofix.program.regions import evaluation_region, forward_region, in_model, no_grad
+from turbofix.program.regions import evaluation_region, forward_region, in_model, is_update, no_grad
 from turbofix.program.removed import removed
 from turbofix.program.repeats import repeated, repeated_in_trainings
 from turbofix.program.runs import run
@@ -369,7 +369,7 @@ def _placed(analysis: Analysis, seen: Placement) -> Placement:
 def training_loops(analysis: Analysis) -> list[tuple[LoopRecord, list[Event], list[Event]]]:
     """The loops that train, each with its backward passes and its optimizer steps."""
     facts = analysis.facts
-    updates = [event for event in _without_wrapped(analysis, facts.of("step")) if _is_update(event)]
+    updates = [event for event in _without_wrapped(analysis, facts.of("step")) if is_update(event)]
     found: dict[int, tuple[LoopRecord, list[Event], list[Event]]] = {}
     for backward in _without_inner(analysis, facts.of("backward")):
         chosen: tuple[LoopRecord, list[Event]] | None = None
@@ -398,10 +398,6 @@ def _over_optimizers(record: LoopRecord) -> bool:
         for member in members(record.iterated)
         for each in flatten(member.element if isinstance(member, Iterated) else member)
     )
-
-
-def _is_update(event: Event) -> bool:
-    return stepper(event.receiver) not in ("scheduler", "environment")
 
 
 def _without_inner(analysis: Analysis, events: list[Event]) -> list[Event]:
@@ -456,7 +452,7 @@ def _step(
     backward_acts = acts(analysis, backwards, loop)
     update_acts = acts(analysis, updates, loop)
     own = {id(event.node) for event in updates}
-    inside = [event for event in _of(events, "step") if _calls_around(analysis, event) & own and _is_update(event)]
+    inside = [event for event in _of(events, "step") if _calls_around(analysis, event) & own and is_update(event)]
     concerned_optimizers = sorted(
         {
             site

@@ -25,9 +25,10 @@ from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
 Node = TypeVar("Node", bound=ast.AST)
 _BACKWARD = frozenset(("backward", "manual_backward", "autograd"))
 _STEPS = words("training_step compute_loss on_step_end on_train_batch_end on_before_zero_grad on_before_optimizer_step")
-_MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye tensor normal tril triu")
+_MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye normal")
 _TENSORS = words("tensor as_tensor from_numpy FloatTensor LongTensor Tensor IntTensor DoubleTensor stack")
 _SHOWING = SHOWING_METHODS | LOGGING_METHODS | {"print"}
+_SHOWN = _SHOWING | words("savefig imshow save_image line bar image images add_images log_artifact display Image pause")
 _DECODING = words("""
     imread read_image decode_image load encode encode_plus batch_encode_plus tokenize tokenizer stft melspectrogram mfcc
     resample fromarray imdecode read_video convert_tokens_to_ids
@@ -179,6 +180,10 @@ class Written:
                 return found
             found |= more
 
+    def goes_backward(self, loop: ast.For) -> bool:
+        """Whether each round of a loop goes backward, outside of loops in it."""
+        return not self.steps.isdisjoint(self._spoken.outside.get(loop, ()))
+
     @cached_property
     def steps(self) -> frozenset[str]:
         """The names of the functions that are a step: they go backward outside of a loop over data."""
@@ -309,6 +314,28 @@ def every_so_often(written: Written) -> Found:
             said = {last(each) for part in test.body for each in walk_here(part) if isinstance(each, ast.Call)}
             if (said & written.shows or "item" in said) and written.where(test.test, module):
                 yield test, module
+
+
+def unshown(written: Written) -> Found:
+    """A loop of steps in which nothing is printed, logged or drawn."""
+    for module in written.modules:
+        for loop in every(ast.For, module.tree):
+            if written.goes_backward(loop) and (written.shows | _SHOWN).isdisjoint(written.everywhere(loop)):
+                yield loop, module
+
+
+def added_up(written: Written) -> Found:
+    """``for _ in range(n):`` with a backward pass, and the optimizer's step behind it."""
+    for module in written.modules:
+        for loop in every(ast.For, module.tree):
+            counts = isinstance(loop.iter, ast.Call) and last(loop.iter) == "range"
+            if not counts or not written.goes_backward(loop) or {"step", "zero_grad"} & {*written.everywhere(loop)}:
+                continue
+            above = parents_in(module.tree).get(loop)
+            behind = getattr(above, "body", ())
+            behind = behind[behind.index(loop) + 1 :] if loop in behind else ()
+            if any(isinstance(each, ast.Expr) and last(each.value) == "step" for each in behind):
+                yield loop, module
 
 
 def set_rates(written: Written) -> Found:
@@ -631,6 +658,8 @@ SHAPES: dict[str, Callable[[Written], Found]] = {
     each.__name__: each
     for each in (
         every_so_often,
+        unshown,
+        added_up,
         set_rates,
         schedules,
         frozen,
