@@ -20,47 +20,23 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-EXTERNAL = words(
-    """
-    accelerate absl apex argparse builtins click cv2 deepspeed diffusers einops fire horovod hydra imageio ipdb
-    joblib librosa lightning matplotlib nltk numpy omegaconf pandas PIL psutil pynvml pytorch_lightning rich scipy
-    seaborn simple_parsing skimage sklearn spacy sympy tensorboard tensorboardX tensorflow tiktoken timm tokenizers
-    torch torch_geometric torchaudio torchmetrics torchtext torchvision tqdm transformers typer tyro wandb xformers
-    yaml bitsandbytes torchdata abc array ast asyncio base64 bisect collections contextlib copy csv ctypes
-    dataclasses datetime decimal enum errno functools gc glob gzip hashlib heapq html importlib inspect io itertools
-    json logging math multiprocessing numbers operator os pathlib pdb pickle pprint random re select shutil signal
-    socket sqlite3 ssl string struct subprocess sys tarfile tempfile textwrap threading time traceback typing
-    typing_extensions unittest urllib uuid warnings weakref xml zipfile __future__
-    """
-)
+def rows_of(name: str) -> list[list[str]]:
+    """The rows of a table beside this file, by columns."""
+    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
+    return [line.split("\t") for line in lines if not line.startswith("#")]
+
+
+_NAMES = {name: frozenset(names.split()) for name, names in rows_of("names.tsv")}
+
+EXTERNAL = _NAMES["external"]
 """Packages that are taken from the library even where the project has a file of that name, whose source is not read.
 
 Only a script that lies in such a package means its own."""
 
-LOSSES = frozenset(
-    "torch.nn.functional." + name
-    for name in words(
-        """
-        binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss
-        gaussian_nll_loss hinge_embedding_loss huber_loss kl_div l1_loss linear_cross_entropy
-        margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
-        nll_loss poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss
-        triplet_margin_with_distance_loss
-        """
-    )
-)
+LOSSES = _NAMES["losses"]
 """Functions that compute a loss."""
 
-SCALAR_LOSSES = frozenset(
-    "torch.nn." + name
-    for name in words(
-        """
-        BCELoss BCEWithLogitsLoss CTCLoss CosineEmbeddingLoss CrossEntropyLoss GaussianNLLLoss HingeEmbeddingLoss
-        HuberLoss KLDivLoss L1Loss MSELoss MarginRankingLoss MultiLabelMarginLoss MultiLabelSoftMarginLoss
-        MultiMarginLoss NLLLoss PoissonNLLLoss SmoothL1Loss SoftMarginLoss TripletMarginLoss
-        """
-    )
-)
+SCALAR_LOSSES = _NAMES["scalar_losses"]
 """Modules whose result has no dimension unless ``reduction`` says otherwise."""
 
 
@@ -72,12 +48,6 @@ class Gone(NamedTuple):
     since: str
     torch: str
     note: str
-
-
-def rows_of(name: str) -> list[list[str]]:
-    """The rows of a table beside this file, by columns."""
-    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
-    return [line.split("\t") for line in lines if not line.startswith("#")]
 
 
 OPTIMIZER_PARAMETERS = {name: tuple(given.split()) for name, given in rows_of("parameters.tsv")}
@@ -108,33 +78,13 @@ def dropped(qualname: str) -> Gone | None:
 REDUCTIONS = words("sum mean prod")
 """Functions and methods of tensors that give a tensor without a dimension where they are told none."""
 
-_FLOAT32 = words(
-    """
-    pow __pow__ __rpow__ __rdiv__ __rtruediv__ acos asin cosh sinh tan cdist dist cosine_similarity cumprod cumsum
-    erfinv exp expm1 log log10 log2 log1p log_softmax softmax softmin softplus layer_norm group_norm norm nuclear_norm
-    normalize pdist prod reciprocal rsqrt sum renorm logsumexp pairwise_distance float double square
-    Softmax LogSoftmax Softmin Softplus LayerNorm GroupNorm CosineSimilarity PairwiseDistance Embedding
-    """
-)
+_FLOAT32 = _NAMES["float32"]
 _CASTS = frozenset({"float", "double"})
-_HALF = words(
-    """
-    matmul mm bmm baddbmm addmm addmv addbmm addr chain_matmul mv einsum tensordot linear bilinear __matmul__ prelu
-    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention
-    Linear Bilinear LazyLinear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d LSTM GRU RNN
-    LSTMCell GRUCell RNNCell MultiheadAttention Transformer TransformerEncoder TransformerDecoder
-    TransformerEncoderLayer TransformerDecoderLayer
-    """
-)
+_HALF = _NAMES["half"]
 
 
 NO_KERNEL, NO_MIXING = "has no kernel for 16 bits", "does not mix 16 and 32 bits"
-_NO_KERNEL = words(
-    """
-    cholesky cholesky_inverse cholesky_solve complex det eig geqrf inverse istft logdet lstsq lu lu_solve nanquantile
-    pinverse polar qr quantile slogdet stft svd svd_lowrank symeig triangular_solve view_as_complex
-    """
-)
+_NO_KERNEL = _NAMES["no_kernel"]
 _MIXED: Mapping[str, tuple[tuple[str, int], ...]] = {
     **dict.fromkeys(("index_add", "scatter", "scatter_add", "scatter_reduce"), (("source", 2), ("src", 2))),
     **dict.fromkeys(("smm", "spmm", "sspaddmm"), ()),
@@ -152,11 +102,7 @@ _UNFIT_PACKAGES = {
     "torch_scatter.": NO_MIXING,
     "torch_sparse.": NO_MIXING,
 }
-_FIT = words(
-    """
-    fftfreq rfftfreq fftshift ifftshift norm vector_norm matrix_norm cross diagonal vecdot matmul multi_dot matrix_power
-    """
-)
+_FIT = _NAMES["fit"]
 """What of those packages computes in 16 bits, or is widened by autocast."""
 _OF_COMPLEX = ("torch.fft.i", "torch.fft.hfft", "torch.istft", "Tensor.istft")
 
@@ -224,11 +170,7 @@ def is_widened(name: str) -> bool:
     return owner in ("torch", "Tensor", "torch.nn.functional") and last in _FLOAT32 - _CASTS
 
 
-_SEVERAL = words(
-    """
-    LSTM GRU RNN LSTMCell MultiheadAttention AdaptiveLogSoftmaxWithLoss ModuleList ModuleDict DataParallel
-    """
-)
+_SEVERAL = _NAMES["several"]
 _CLASSIFIERS = ("alexnet", "convnext", "densenet", "efficientnet", "mobilenet", "resnet", "shufflenet", "vgg", "vit")
 
 
@@ -240,15 +182,7 @@ def returns_tensor(module: str) -> bool:
     return package.startswith("torchvision.models") and "segmentation" not in package and name.startswith(_CLASSIFIERS)
 
 
-FACTORIES = words(
-    """
-    arange as_tensor asarray bartlett_window blackman_window empty empty_like eye from_file from_numpy
-    frombuffer full full_like hamming_window hann_window linspace logspace normal ones ones_like rand rand_like
-    randint randint_like randn randn_like randperm scalar_tensor sparse_coo_tensor sparse_csr_tensor tensor
-    tril_indices triu_indices zeros zeros_like Tensor FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
-    IntTensor ShortTensor ByteTensor CharTensor BoolTensor
-    """
-)
+FACTORIES = _NAMES["factories"]
 """Members of ``torch`` that make a tensor. Those named ``..._like`` make it where another tensor is."""
 
 LIKE_TENSORS = ("torch.", "torchvision.transforms.", "torchaudio.", "einops.", "torch_geometric.data.")
@@ -259,58 +193,16 @@ FROM_HOST = frozenset(
 )
 """Factories whose content comes from the host's ordinary (pageable) memory."""
 
-NO_TENSOR = words(
-    """
-    are_deterministic_algorithms_enabled can_cast finfo get_autocast_dtype get_autocast_gpu_dtype get_default_device
-    get_default_dtype get_float32_matmul_precision get_num_interop_threads get_num_threads get_rng_state iinfo
-    initial_seed is_autocast_enabled is_complex is_floating_point is_grad_enabled is_nonzero is_storage is_tensor
-    manual_seed numel save seed set_anomaly_enabled set_default_device set_default_dtype set_default_tensor_type
-    set_deterministic_debug_mode set_float32_matmul_precision set_flush_denormal set_num_interop_threads
-    set_num_threads set_printoptions set_rng_state set_warn_always typename use_deterministic_algorithms result_type
-    promote_types
-    """
-)
+NO_TENSOR = _NAMES["no_tensor"]
 """Functions of ``torch`` that do not return a tensor."""
 
-SWITCHES = words(
-    """
-    torch.set_float32_matmul_precision torch.use_deterministic_algorithms torch.set_deterministic
-    torch.set_default_dtype torch.set_default_tensor_type torch.set_default_device torch.set_num_threads
-    torch.set_num_interop_threads torch.set_anomaly_enabled torch.manual_seed torch.cuda.manual_seed
-    torch.cuda.manual_seed_all torch.cuda.set_device torch.set_deterministic_debug_mode torch.set_flush_denormal
-    torch.backends.cuda.enable_flash_sdp torch.backends.cuda.enable_math_sdp
-    torch.backends.cuda.enable_mem_efficient_sdp torch.backends.cuda.enable_cudnn_sdp
-    torch.multiprocessing.set_start_method torch.multiprocessing.set_sharing_strategy
-    multiprocessing.set_start_method random.seed numpy.random.seed transformers.set_seed
-    torch.cuda.set_per_process_memory_fraction
-    """
-)
+SWITCHES = _NAMES["switches"]
 """Calls that set a switch for the whole process."""
 
-RUNTIME = words(
-    """
-    os.cpu_count multiprocessing.cpu_count torch.multiprocessing.cpu_count os.getpid os.process_cpu_count
-    torch.cuda.is_available torch.cuda.device_count torch.cuda.current_device torch.cuda.is_bf16_supported
-    torch.cuda.get_device_capability torch.cuda.get_device_name torch.cuda.get_device_properties
-    torch.cuda.is_initialized torch.cuda.mem_get_info torch.cuda.memory_allocated torch.cuda.max_memory_allocated
-    torch.cuda.memory_reserved torch.cuda.max_memory_reserved torch.distributed.get_rank
-    torch.distributed.get_world_size torch.distributed.is_available torch.distributed.is_initialized
-    torch.backends.mps.is_available torch.backends.mps.is_built torch.backends.cudnn.is_available
-    torch.backends.cudnn.version torch.xpu.is_available torch.accelerator.is_available
-    torch.accelerator.device_count torch.mps.is_available torch.npu.is_available torch.backends.cuda.is_built
-    os.sched_getaffinity
-    """
-)
+RUNTIME = _NAMES["runtime"]
 """Calls whose result depends on the machine or the launch."""
 
-PROGRESS = words(
-    """
-    tqdm.tqdm tqdm.trange tqdm.tqdm_notebook tqdm.tnrange tqdm.contrib.tenumerate rich.progress.track
-    fastprogress.progress_bar fastprogress.master_bar fastprogress.fastprogress.progress_bar
-    fastprogress.fastprogress.master_bar progressbar.progressbar progressbar.ProgressBar alive_progress.alive_it
-    click.progressbar
-    """
-)
+PROGRESS = _NAMES["progress"]
 """Calls that put a progress bar around an iterable."""
 
 BARS = PROGRESS - words("tqdm.trange tqdm.tnrange progressbar.ProgressBar click.progressbar") | words(
@@ -318,30 +210,13 @@ BARS = PROGRESS - words("tqdm.trange tqdm.tnrange progressbar.ProgressBar click.
 )
 """Those that give, one by one, all that their first argument gives."""
 
-PARSERS = words(
-    """
-    argparse.ArgumentParser configargparse.ArgumentParser configargparse.ArgParser configargparse.ArgParse
-    jsonargparse.ArgumentParser optparse.OptionParser simple_parsing.ArgumentParser
-    """
-)
+PARSERS = _NAMES["parsers"]
 """Classes that parse a command line by declared arguments."""
 
-NAMESPACES = words(
-    """
-    argparse.Namespace types.SimpleNamespace easydict.EasyDict dotmap.DotMap munch.Munch box.Box addict.Dict
-    attrdict.AttrDict ml_collections.ConfigDict yacs.config.CfgNode fvcore.common.config.CfgNode
-    omegaconf.DictConfig mmcv.Config
-    """
-)
+NAMESPACES = _NAMES["namespaces"]
 """Classes whose objects carry values as attributes."""
 
-STRUCTURED_CLI = words(
-    """
-    tyro.cli simple_parsing.parse draccus.parse pyrallis.parse pyrallis.wrap draccus.wrap chanfig.parse
-    jsonargparse.CLI jsonargparse.auto_cli tap.tapify cyclopts.run fire.Fire typer.run absl.app.run defopt.run
-    plac.call
-    """
-)
+STRUCTURED_CLI = _NAMES["structured_cli"]
 """Calls that fill a dataclass, or a function's parameters, from the command line."""
 
 CLASS_PARSERS = frozenset({"transformers.HfArgumentParser", "trl.TrlParser", "trl.H4ArgumentParser"})
@@ -350,19 +225,7 @@ CLASS_PARSERS = frozenset({"transformers.HfArgumentParser", "trl.TrlParser", "tr
 FROM_ARGPARSE = words("lightning.pytorch.Trainer.from_argparse_args pytorch_lightning.Trainer.from_argparse_args")
 """Calls that make a trainer of parsed options and of arguments, which take precedence."""
 
-PASS_THROUGH = words(
-    """
-    copy.copy copy.deepcopy torch.autograd.Variable torch.jit.script torch.jit.trace torch.jit.ignore
-    torch.jit.export torch.jit.unused torch.compiler.disable torch._dynamo.disable torch.fx.symbolic_trace
-    torch.nn.utils.spectral_norm torch.nn.utils.weight_norm torch.nn.utils.parametrizations.spectral_norm
-    torch.nn.utils.parametrizations.weight_norm torch.nn.utils.remove_weight_norm
-    torch.nn.SyncBatchNorm.convert_sync_batchnorm apex.parallel.convert_syncbn_model ipex.optimize
-    torch.quantization.prepare_qat torch.quantization.prepare functools.lru_cache functools.cache functools.wraps
-    peft.get_peft_model peft.prepare_model_for_kbit_training ray.train.torch.prepare_model
-    ray.train.torch.prepare_data_loader thop.clever_format typing.cast omegaconf.OmegaConf.to_container
-    omegaconf.OmegaConf.create torch.cuda.make_graphed_callables
-    """
-)
+PASS_THROUGH = _NAMES["pass_through"]
 """Calls that give back their first argument (``cast`` its second), or a copy or a wrapper that behaves like it."""
 
 COLLATES = words("torch.utils.data.default_collate torch.utils.data.default_convert")
@@ -381,21 +244,10 @@ def gives_tensors(qualname: str) -> bool:
     return qualname in _TENSOR_FUNCTIONS or qualname.startswith(_TENSOR_PACKAGES)
 
 
-LAUNCHERS = words(
-    """
-    torch.multiprocessing.spawn torch.multiprocessing.start_processes accelerate.notebook_launcher
-    accelerate.debug_launcher torch.distributed.launcher.api.elastic_launch
-    """
-)
+LAUNCHERS = _NAMES["launchers"]
 """Calls that run a function in processes of its own; the function is the first argument."""
 
-TRAINERS_START = words(
-    """
-    lightning.pytorch.Trainer.fit pytorch_lightning.Trainer.fit transformers.Trainer.train
-    transformers.Seq2SeqTrainer.train sentence_transformers.SentenceTransformerTrainer.train
-    sentence_transformers.cross_encoder.CrossEncoderTrainer.train
-    """
-)
+TRAINERS_START = _NAMES["trainers_start"]
 """Methods by which a framework's own trainer reads its loaders and trains."""
 
 STARTERS = ("multiprocessing.Process", "multiprocessing.spawn", "multiprocessing.start_processes")
@@ -404,41 +256,19 @@ STARTERS = ("multiprocessing.Process", "multiprocessing.spawn", "multiprocessing
 PROCESSES = words("multiprocessing.Process torch.multiprocessing.Process threading.Thread")
 """Calls that run ``target=`` with ``args=``."""
 
-CLIPS = words(
-    """
-    torch.nn.utils.clip_grad_norm_ torch.nn.utils.clip_grad_value_ torch.nn.utils.clip_grad_norm
-    torch.nn.utils.clip_grads_with_norm_ timm.utils.dispatch_clip_grad timm.utils.adaptive_clip_grad
-    """
-)
+CLIPS = _NAMES["clips"]
 """Calls that clip gradients."""
 
-TRACKERS = words(
-    """
-    wandb.log mlflow.log_metric mlflow.log_metrics neptune.log_metric comet_ml.log_metric swanlab.log trackio.log
-    logging.info logging.debug logging.warning logging.error logging.log logging.critical loguru.logger.info
-    loguru.logger.debug builtins.print rich.print pprint.pprint click.echo typer.echo sys.stdout.write
-    sys.stderr.write tqdm.tqdm.write
-    """
-)
+TRACKERS = _NAMES["trackers"]
 """Calls that show or log their arguments."""
 
-SHOWING_METHODS = words(
-    """
-    set_postfix set_postfix_str set_description set_description_str add_scalar add_scalars add_histogram add_image
-    add_images add_text add_figure add_embedding log_metric log_metrics log_dict
-    """
-)
+SHOWING_METHODS = _NAMES["showing_methods"]
 """Methods that show or log their arguments, on whatever object."""
 
 LOGGING_METHODS = frozenset({"info", "debug", "warning", "error", "critical", "log", "write", "exception"})
 """Methods of loggers, writers and files that show or log their arguments."""
 
-PREPARES = words(
-    """
-    prepare setup prepare_model prepare_data_loader setup_dataloaders setup_module setup_optimizers
-    prepare_optimizer prepare_scheduler
-    """
-)
+PREPARES = _NAMES["prepares"]
 """Methods by which Accelerate and Fabric take models, optimizers and loaders over."""
 
 DEAD_ENDS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"})
@@ -455,32 +285,8 @@ _FLATTENED = (
 )
 """Packages that re-export the members of all their modules."""
 
-_OPTIMIZER_MODULES = words(
-    """
-    adadelta adagrad adam adamw adamax asgd lbfgs nadam optimizer radam rmsprop rprop sgd sparse_adam adafactor
-    _adafactor
-    """
-)
-_SAME = {
-    "torch.amp.autocast": "torch.autocast",
-    "torch.nn.parallel.DataParallel": "torch.nn.DataParallel",
-    "torch.autograd.no_grad": "torch.no_grad",
-    "torch.autograd.enable_grad": "torch.enable_grad",
-    "torch.autograd.inference_mode": "torch.inference_mode",
-    "torch.autograd.set_grad_enabled": "torch.set_grad_enabled",
-    "torch.GradScaler": "torch.amp.GradScaler",
-    "torch.tensor.Tensor": "torch.Tensor",
-    "torch._tensor.Tensor": "torch.Tensor",
-    "torch.concat": "torch.cat",
-    "torch.concatenate": "torch.cat",
-    "tqdm.tqdm.tqdm": "tqdm.tqdm",
-    "timm.models.create_model": "timm.create_model",
-    "lightning.LightningModule": "lightning.pytorch.LightningModule",
-    "lightning.Trainer": "lightning.pytorch.Trainer",
-    "lightning.Fabric": "lightning.fabric.Fabric",
-    "lightning_fabric.Fabric": "lightning.fabric.Fabric",
-    "absl.flags.flags": "absl.flags",
-}
+_OPTIMIZER_MODULES = _NAMES["optimizer_modules"]
+_SAME = {row[0]: row[1] for row in rows_of("same.tsv")}
 
 
 @lru_cache(maxsize=8192)
@@ -506,58 +312,13 @@ def canonical(qualname: str) -> str:
 
 _KINDS = {name: kind for kind, names in rows_of("kinds.tsv") for name in names.split()}
 
-_OPEN_PACKAGES: tuple[tuple[str, str, str], ...] = (
-    ("torch.optim.lr_scheduler.", "Upper", "scheduler"),
-    ("torch.optim.swa_utils.SWALR", "Upper", "scheduler"),
-    ("torch.optim.", "Upper", "optimizer"),
-    ("torch_optimizer.", "Upper", "optimizer"),
-    ("timm.optim.", "Upper", "optimizer"),
-    ("timm.scheduler.", "Upper", "scheduler"),
-    ("torch.nn.utils.", "", ""),
-    ("torch.nn.init.", "", ""),
-    ("torch.nn.functional.", "", ""),
-    ("torch.nn.parallel.", "", ""),
-    ("torch.nn.attention.", "", ""),
-    ("torch.nn.", "Upper", "module"),
-    ("torchvision.models.", "any", "module"),
-    ("torchvision.datasets.", "Upper", "dataset"),
-    ("torchvision.transforms.", "Upper", "transform"),
-    ("torchaudio.datasets.", "Upper", "dataset"),
-    ("torchaudio.transforms.", "Upper", "transform"),
-    ("torchaudio.models.", "Upper", "module"),
-    ("torchtext.datasets.", "any", "dataset"),
-    ("torch_geometric.datasets.", "Upper", "dataset"),
-    ("torch_geometric.nn.", "Upper", "module"),
-    ("torch_geometric.transforms.", "Upper", "transform"),
-    ("torchmetrics.", "Upper", "meter"),
-    ("timm.loss.", "Upper", "criterion"),
-    ("timm.models.layers.", "Upper", "module"),
-    ("timm.layers.", "Upper", "module"),
-    ("albumentations.", "Upper", "transform"),
-    ("timm.data.create_transform", "any", "transform"),
-    ("medmnist.", "Upper", "dataset"),
-    ("apex.normalization.", "Upper", "module"),
-    ("segmentation_models_pytorch.losses.", "Upper", "criterion"),
-    ("segmentation_models_pytorch.", "Upper", "module"),
-    ("monai.networks.", "Upper", "module"),
-    ("monai.losses.", "Upper", "criterion"),
-    ("dgl.nn.", "Upper", "module"),
-    ("torchvision.ops.", "Upper", "module"),
-    ("vit_pytorch.", "Upper", "module"),
-    ("x_transformers.", "Upper", "module"),
-    ("torchsummary.", "", ""),
-)
+_OPEN_PACKAGES = rows_of("makes.tsv")
 """Packages whose members (or classes: "Upper") all make one kind of object; the first that fits decides."""
 
 _PRETRAINED = frozenset({"transformers", "diffusers", "peft", "efficientnet_pytorch", "sentence_transformers"})
 _PRETRAINED_CALLS = frozenset({"from_pretrained", "from_config", "from_name"})
 
-MODULE_BASES = words(
-    """
-    torch.nn.Module torch.jit.ScriptModule lightning.pytorch.LightningModule pytorch_lightning.LightningModule
-    lightning.LightningModule transformers.PreTrainedModel diffusers.ModelMixin torch_geometric.nn.MessagePassing
-    """
-)
+MODULE_BASES = _NAMES["module_bases"]
 """Classes from which models derive, besides torch's own layers."""
 
 
