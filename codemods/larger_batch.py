@@ -105,9 +105,9 @@ FEWEST, TINY, SMALL, NARROW, ENOUGH = 4, 8, 16, 32, 64
 """A batch of at most so many samples is too few for an update, tiny, or small; or small where kernels hardly start; and
 what is enough."""
 
-SMALL_ROWS, ENOUGH_ROWS, ENOUGH_TEXTS, FEW_POSITIONS, ENOUGH_POSITIONS = 64, 256, 32, 4096, 16384
+SMALL_ROWS, ENOUGH_ROWS, ENOUGH_TEXTS, FEW_POSITIONS, ENOUGH_POSITIONS, ENOUGH_TOLD = 64, 256, 32, 4096, 16384, 1024
 """The same for rows of a table and for pictures of 32 by 32: a step over a few is nothing but the start of kernels;
-what is enough for the ``Trainer``, whose own default is a batch of 8; and for the tokens of windows."""
+what is enough for the ``Trainer``, whose own default is a batch of 8; for the tokens of windows; for nothing to say."""
 
 LARGE = regex(r"[Rr]esize\w*\(\D{0,9}([6-9]\d|\d{3})|\b(224|227|299|384)\b")
 """What tells that pictures are made larger: the number that they are resized to, or one that networks are made for."""
@@ -142,6 +142,7 @@ ADAPTIVE = ("Adam", "AdamW")
 FAR = 16
 BY_RULE = f"in proportion for SGD up to {FAR} times, else with the square root"
 OTHER_RATE = f"the learning rate has to grow with them ({BY_RULE})"
+UNMEASURED = f"a run tells whether they fill the GPU: if twice as many take hardly longer, take them; {OTHER_RATE}"
 
 
 Bounds = tuple[int, int, int]
@@ -187,6 +188,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     known = map(smallest, (*program.loaders, *by_hand(program)))
     if program.trained_at is not None and not any((*known, *told_to)):
         yield from named(program, program.trained_at)
+    elif assumes is not None and not told and program.framework not in (Framework.TRANSFORMERS, Framework.DEEPSPEED):
+        yield from not_small(program)
+
+
+def not_small(program: TrainingProgram) -> Iterator[Refusal]:
+    """The batches of a training that are not known to be small: only a run tells whether they fill a GPU."""
+    for each in (*program.loaders, *by_hand(program)):
+        size, steps = smallest(each), [step for step in program.steps if each.site in (*step.loaders, step.loop.site)]
+        if size is not None and size <= ENOUGH_TOLD and each.role in ("training", "both"):
+            if bounds(program, each, steps, size)[0] >= SMALL and not any(step.draws for step in steps):
+                yield codemod.refuse(place(each), f"{who(program, each)} takes batches of {size} samples", UNMEASURED)
+            return
 
 
 def named(program: TrainingProgram, site: Site) -> Iterator[Refusal]:
@@ -198,6 +211,11 @@ def named(program: TrainingProgram, site: Site) -> Iterator[Refusal]:
         line = file.text.count("\n", 0, start) + 1
         message = f"line {line} of {file.path.name} speaks of batches of {size} samples, {TOO_FEW}"
         yield codemod.refuse(site, message, f"who makes them was not followed; where larger ones fit, {OTHER_RATE}")
+
+
+def who(program: TrainingProgram, loader: Loader) -> str:
+    """What makes the batches, in words."""
+    return called(loader) if loader in program.loaders else "this loop"
 
 
 def by_hand(program: TrainingProgram) -> list[Loader]:
@@ -297,8 +315,7 @@ def grown(  # noqa: PLR0913
     few = "" if one_number(batch) is not None else "as few as "
     many = f"batches of {few}{size} samples" if size > 1 else f"batches of {few}one sample"
     is_made = loader in program.loaders
-    who = f"{called(loader)} gives" if is_made else "this loop takes"
-    message = f"{who} {many}, {TOO_FEW}; "
+    message = f"{who(program, loader)} {'gives' if is_made else 'takes'} {many}, {TOO_FEW}; "
     few_at = [(each, site) for each, site in written(batch) if type(each) is int and each <= small]
     values = tuple((site, enough) for _, site in few_at)
     values += ((sums.edit_at, 1),) if sums is not None and sums.edit_at is not None else ()
