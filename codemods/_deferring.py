@@ -22,6 +22,7 @@ from ._throttling import Throttling, begun, ended, hoisted, is_detached, refuse_
 OWN_STORAGE = frozenset({"mean", "sum", "norm", "std", "var", "prod"})
 COUNTS = frozenset({"count", "n", "num"})
 HOST_METHODS = frozenset({"size", "numel", "dim", "item", "__len__"})
+LISTED = {"torch.zeros": "torch.tensor", "torch.empty": "torch.tensor", "np.zeros": "np.array", "np.empty": "np.array"}
 HOST_ATTRIBUTES = frozenset({"shape", "batch_size", "ndim"})
 
 
@@ -453,6 +454,7 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
         read = page.above(read)[1]
     call = page.parent(handed := handed_over(page, read) if behind else read)
     fed = longer(page, call, handed, ("append", "extend") if behind else ("append",))
+    filled = isinstance(call, ast.Assign) and not behind
     if fed is None or call is None:
         raise Refuse("the number is stored in something else than a plain list")
     if page.loop_of(call) is not node:
@@ -481,7 +483,8 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
         return plan
     made, whole = made_anew(page, node, name, scope, call)
     value = given(made, name)
-    if not isinstance(value, ast.List) or value.elts:
+    slots = slots_in(value) if filled else None
+    if slots is None and (filled or not isinstance(value, ast.List) or value.elts):
         raise Refuse(f"`{name}` is not a list that is made empty before the loop")
     for each in page.reads(name, scope):
         if each is fed or not begun(made) < each.lineno <= ended(whole):
@@ -496,8 +499,18 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     again = f"{name} = [{item}{behind or '.item()'} for {item} in {name}]"
     if extends:
         again = f"{name} = [row for {item} in {name} for row in {item}{behind}]"
+    if slots is not None and isinstance(value, ast.Call):
+        again = f"{name} = {LISTED[page.text(value.func)]}([float({item}) for {item} in {name}])"
+        plan.actions.append(replacing(page.site(value), f"[0.0] * {page.operand(slots)}"))
     plan.actions.append(adding_after(page.site(last_of(page, whole)), again))
     return plan
+
+
+def slots_in(node: ast.AST | None) -> ast.expr | None:
+    """The ``n`` of ``torch.zeros(n)``."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or dotted(node.func) not in LISTED:
+        return None
+    return None if isinstance(node.args[0], (ast.Tuple, ast.List)) else node.args[0]
 
 
 def handed_over(page: Page, read: ast.AST) -> ast.AST:
@@ -513,7 +526,12 @@ def handed_over(page: Page, read: ast.AST) -> ast.AST:
 
 
 def longer(page: Page, call: ast.AST | None, handed: ast.AST, methods: tuple[str, ...]) -> ast.Name | None:
-    """The list that a statement makes longer: ``names.append(x)``, ``names.extend(xs)``, ``names += xs``."""
+    """The list that a statement makes longer or fills: ``names.append(x)``, ``names.extend(xs)``, ``names += xs``,
+    ``names[i] = x``."""
+    if isinstance(call, ast.Assign) and call.value is handed and isinstance(call.targets[0], ast.Subscript):
+        kept = call.targets[0]
+        single = len(call.targets) == 1 and not isinstance(kept.slice, (ast.Tuple, ast.Slice))
+        return kept.value if single and isinstance(kept.value, ast.Name) and "extend" not in methods else None
     if isinstance(call, ast.AugAssign) and isinstance(call.op, ast.Add) and call.value is handed:
         return call.target if isinstance(call.target, ast.Name) and "extend" in methods else None
     if not (isinstance(call, ast.Call) and call.args == [handed] and isinstance(call.func, ast.Attribute)):

@@ -8,30 +8,11 @@ from collections.abc import Iterator
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
+from turbofix.program.libraries import rows_of
 from turbofix.program.model import Framework
 from turbofix.program.values import Class, External, Instance, Made, Tensor, members
 
-_OWNERS = {
-    "deepspeed.initialize": Framework.DEEPSPEED,
-    "deepspeed.DeepSpeedEngine": Framework.DEEPSPEED,
-    "accelerate.Accelerator": Framework.ACCELERATE,
-    "lightning.fabric.Fabric": Framework.FABRIC,
-    "lightning.Fabric": Framework.FABRIC,
-    "lightning_fabric.Fabric": Framework.FABRIC,
-    "lightning.lite.LightningLite": Framework.FABRIC,
-    "pytorch_lightning.lite.LightningLite": Framework.FABRIC,
-    "lightning.Trainer": Framework.LIGHTNING,
-    "lightning.pytorch.Trainer": Framework.LIGHTNING,
-    "lightning.pytorch.cli.LightningCLI": Framework.LIGHTNING,
-    "pytorch_lightning.Trainer": Framework.LIGHTNING,
-    "pytorch_lightning.cli.LightningCLI": Framework.LIGHTNING,
-    "pytorch_lightning.utilities.cli.LightningCLI": Framework.LIGHTNING,
-    "transformers.Trainer": Framework.TRANSFORMERS,
-    "transformers.Seq2SeqTrainer": Framework.TRANSFORMERS,
-    "sentence_transformers.SentenceTransformerTrainer": Framework.TRANSFORMERS,
-    "sentence_transformers.cross_encoder.CrossEncoderTrainer": Framework.TRANSFORMERS,
-    "setfit.Trainer": Framework.TRANSFORMERS,
-}
+_OWNERS = {name: Framework[kind] for name, kind in rows_of("frameworks.tsv")}
 """What starts a framework: a call of it, or of a constructor of its own (``Trainer.from_argparse_args``), or an object
 of a class that derives from it."""
 
