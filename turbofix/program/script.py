@@ -11,10 +11,11 @@ from turbofix.program.acts import is_model, optimizers_in
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
+from turbofix.program.exports import takers_outside
 from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.libraries import STARTERS, TRAINERS_START
 from turbofix.program.model import Region, Script
-from turbofix.program.names import is_main_test
+from turbofix.program.names import is_main_test, stores
 from turbofix.program.values import External, Instance, Made, members
 
 _SETTING_UP = ("make", "set", "construct", "transfer", "call", "wrap", "compile", "forward")
@@ -144,6 +145,8 @@ def _unguarded(analysis: Analysis, module: ModuleFile, working: list[Event]) -> 
     moving = body[first:]
     if any(isinstance(each, _DEFINITIONS) or is_guard(each) for each in moving):
         return None  # a spawned worker, and who imports the script, may need what is defined there
+    if any(takers_outside(analysis, module, {name for top in moving for name, _ in stores(top)})):
+        return None  # another script does
     places = analysis.facts.places
     return Region(places.site(moving[0], module), places.site(moving[-1], module), None)
 
