@@ -143,10 +143,9 @@ def _unguarded(analysis: Analysis, module: ModuleFile, working: list[Event]) -> 
         # every spawned worker would repeat what happens on the GPU: the definitions in between come along
         end = min(on_gpu | models)
     moving = body[first:]
-    if any(isinstance(each, _DEFINITIONS) or is_guard(each) for each in moving):
+    taken = takers_outside(analysis, module, {name for top in moving for name, _ in stores(top)})
+    if any(isinstance(each, _DEFINITIONS) or is_guard(each) for each in moving) or any(taken):
         return None  # a spawned worker, and who imports the script, may need what is defined there
-    if any(takers_outside(analysis, module, {name for top in moving for name, _ in stores(top)})):
-        return None  # another script does
     places = analysis.facts.places
     return Region(places.site(moving[0], module), places.site(moving[-1], module), None)
 
