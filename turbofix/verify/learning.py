@@ -130,8 +130,7 @@ class Original:
 
     def watch(self) -> None:
         """Run the original; ``Inconclusive`` with the reason where there is nothing to compare with."""
-        begins = leading_imports(self.script, self._request.content) if self._ahead else ()
-        self._child.imports = begins
+        self._child.imports = begins = leading_imports(self.script, self._request.content) if self._ahead else ()
         first = self._run("the script as it is", {})
         self._ahead = self._ahead and self._child.imports == begins  # they spoilt what runs are forked from
         self._child.imports = tuple(dict.fromkeys((*begins, *first.log.get("imports", ())))) if self._ahead else ()
