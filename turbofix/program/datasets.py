@@ -996,7 +996,10 @@ def _goes_to_gpu(call: ast.expr, function: Function) -> bool:
 
 
 def _keeps_on_gpu(cls: Class) -> bool:
-    """Whether an object keeps what its class brings to the GPU: ``self.waves = [each.cuda() for each in waves]``."""
+    """Whether an object keeps what its class brings or loads to the GPU: ``self.x = [each.cuda() for each in xs]``."""
+    loading = [word for each in walk(cls.node) if isinstance(each, ast.Call) for word in each.keywords]
+    if any(each.arg == "map_location" and "cpu" not in ast.unparse(each.value) for each in loading):
+        return True
     for function in (each for each in cls.names.values() if isinstance(each, Function)):
         for each in walk(function.node):
             if isinstance(each, ast.Assign) and any((dotted(one) or "").startswith("self.") for one in each.targets):
@@ -1014,9 +1017,7 @@ def _stays(node: ast.expr, function: Function) -> bool:
         return node.value == "cpu"
     name = dotted(node) or ""
     for each in walk(function.node):
-        if isinstance(each, ast.Assign) and any(
-            isinstance(target, ast.Name) and target.id == name for target in each.targets
-        ):
+        if isinstance(each, ast.Assign) and name in map(dotted, each.targets):
             name = dotted(each.value) or ""
     beside = name.endswith(".device") and not name.startswith("self.")
     return name.startswith("torch.") or name.endswith("dtype") or beside

@@ -17,12 +17,13 @@ def leading_imports(script: Path, content: Callable[[Path], bytes]) -> tuple[str
     next import does.
     """
     names: list[str] = []
-    _goes_on(script, content, names, {script})
+    _goes_on(script, content, names, set())
     return tuple(dict.fromkeys(names))
 
 
 def _goes_on(file: Path, content: Callable[[Path], bytes], names: list[str], seen: set[Path]) -> bool:
     """Add the names; whether nothing that follows the import of this file has to wait for what it does."""
+    seen.add(file)
     text = content(file).decode(errors="replace")
     try:
         body = ast.parse(text).body
@@ -35,10 +36,8 @@ def _goes_on(file: Path, content: Callable[[Path], bytes], names: list[str], see
             return False
         if found is None:
             names.append(name)
-        elif found not in seen:
-            seen.add(found)
-            if not _goes_on(found, content, names, seen):
-                return False
+        elif found not in seen and not _goes_on(found, content, names, seen):
+            return False
     return not any(each in text for each in _CHANGES)
 
 
