@@ -112,5 +112,8 @@ def test_the_first_run_begins_with_what_the_script_imports_before_it_does_anythi
     }
     assert begins("import nets\nfrom nets import Net\nimport einops\n", **own) == ("torchvision.models", "einops")
     assert begins("import nets, places\nimport einops\n", **own) == ("torchvision.models", "sys")
+    (tmp_path / "core").mkdir()  # a module below imports as seen from the script
+    (tmp_path / "core" / "__init__.py").write_text("import math\nimport nets\n")
+    assert begins("import core\nimport einops\n") == ("math", "torchvision.models", "einops")
     (tmp_path / "datasets").mkdir()  # where its modules are is not known
     assert begins("import math\nimport datasets\nimport einops\n") == ("math",)

@@ -345,8 +345,7 @@ class Workspace:
     def file(self, place: str) -> Path | None:
         """The path of a file, where there is one that can be read: the same are looked for by many scripts."""
         if place not in self._files:
-            path = Path(place)
-            self._files[place] = path if self.read(path) is not None else None
+            self._files[place] = path if self.read(path := Path(place)) is not None else None
         return self._files[place]
 
     def cells(self, path: Path) -> Cells | None:

@@ -17,11 +17,11 @@ def leading_imports(script: Path, content: Callable[[Path], bytes]) -> tuple[str
     next import does.
     """
     names: list[str] = []
-    _goes_on(script, content, names, set())
+    _goes_on(script, script.parent, content, names, set())
     return tuple(dict.fromkeys(names))
 
 
-def _goes_on(file: Path, content: Callable[[Path], bytes], names: list[str], seen: set[Path]) -> bool:
+def _goes_on(file: Path, home: Path, content: Callable[[Path], bytes], names: list[str], seen: set[Path]) -> bool:
     """Add the names; whether nothing that follows the import of this file has to wait for what it does."""
     seen.add(file)
     text = content(file).decode(errors="replace")
@@ -30,13 +30,14 @@ def _goes_on(file: Path, content: Callable[[Path], bytes], names: list[str], see
     except SyntaxError:
         return False
     for name in _imported(body):
-        own = [file.parent / f"{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")]
+        ends, folders = (".py", "/__init__.py"), (home, file.parent)
+        own = [folder / f"{name.replace('.', '/')}{end}" for folder in folders for end in ends]
         found = next((each for each in own if each.is_file()), None)
-        if found is None and any(file.parent.glob(f"{name.partition('.')[0]}*")):
+        if found is None and any(any(each.glob(f"{name.partition('.')[0]}*")) for each in folders):
             return False
         if found is None:
             names.append(name)
-        elif found not in seen and not _goes_on(found, content, names, seen):
+        elif found not in seen and not _goes_on(found, home, content, names, seen):
             return False
     return not any(each in text for each in _CHANGES)
 
