@@ -26,9 +26,9 @@ from typing import Annotated
 import typer
 
 from benchmarks.composition import QUICK, SCRIPTS, TIMEOUT
+from turbofix.engine.project import Chosen, NothingToChange, plan_verification
 from turbofix.findings import Risk
-from turbofix.project import Chosen, NothingToChange, plan_verification
-from turbofix.source import Workspace
+from turbofix.source.files import Workspace
 from turbofix.verify import Options, Request, verify
 from turbofix.verify.result import DROPPED, INCONCLUSIVE, KEPT
 

@@ -28,9 +28,9 @@ from typing import Annotated, Any
 
 import typer
 
+from turbofix.engine.project import Chosen, NothingToChange, plan_verification
 from turbofix.findings import Risk
-from turbofix.project import Chosen, NothingToChange, plan_verification
-from turbofix.source import Workspace
+from turbofix.source.files import Workspace
 from turbofix.verify import Inconclusive, Options, Request, isolation
 from turbofix.verify.learning import Blame, Original
 from turbofix.verify.lease import scratch_folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turbofix.findings import Evidence, Site
-from turbofix.program.model import Called, Model, Step, TrainingProgram
+from turbofix.training.model import Called, Model, Step, TrainingProgram
 
 from ._precision import PRODUCTS, models_of
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from turbofix.edits import Refuse
-from turbofix.program.answers import everything
-from turbofix.program.model import Look, Sync
-from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.editing.edit import Refuse
 from turbofix.regex import regex
+from turbofix.source.answers import everything
+from turbofix.source.sites import FUNCTIONS, LOOPS
+from turbofix.training.model import Look, Sync
 
 from ._deferring import Deferral, annotated, kept_on_device, may_be_view, number_of, refuse_mixtures
 from ._pages import Page, Pages

@@ -7,9 +7,9 @@ from typing import Literal
 
 from turbofix.assumptions import BATCHES_ON_HOST, Assumption
 from turbofix.findings import Site, Worth
-from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Transfer
-from turbofix.program.pinning import gives_graphs, is_idle, pinning
 from turbofix.records import dataclass
+from turbofix.training.data.pinning import gives_graphs, is_idle, pinning
+from turbofix.training.model import Evaluation, Loader, Step, TrainingProgram, Transfer
 
 from ._loaders import ONCE, blocks, is_in_the_way, is_once, may_be_non_blocking
 from ._precision import SIMPLE, cuda_test, on_a_gpu

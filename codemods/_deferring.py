@@ -6,13 +6,13 @@ import ast
 import re
 from dataclasses import field
 
-from turbofix.edits import Refuse
-from turbofix.nodes import walk
-from turbofix.program.accumulators import given, literal
-from turbofix.program.model import Accumulator, Sync
-from turbofix.program.names import dotted, stores, walk_here
-from turbofix.program.sites import LOOPS
+from turbofix.dataflow.accumulators import given, literal
+from turbofix.editing.edit import Refuse
 from turbofix.records import dataclass
+from turbofix.source.names import dotted, stores, walk_here
+from turbofix.source.nodes import walk
+from turbofix.source.sites import LOOPS
+from turbofix.training.model import Accumulator, Sync
 
 from ._numbers import Number, Results, is_counted, kind_of
 from ._pages import Page, Pages

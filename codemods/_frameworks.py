@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
-from turbofix.program.model import Argument, Framework, TrainingProgram
+from turbofix.training.model import Argument, Framework, TrainingProgram
 
 from ._loaders import node_of, site_of, whole
 

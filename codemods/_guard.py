@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from turbofix.nodes import parse, walk
 from turbofix.regex import regex
+from turbofix.source.nodes import parse, walk
 
 MAKERS = ("__getitem__", "__getitems__", "__iter__", "__call__")
 """The methods of datasets, samplers and transforms, which run in the workers."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import ON_GPU, SAME_FORMULA, Assumption
 from turbofix.codemod import Codemod, SharedPlan
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, Site, Worth
-from turbofix.program.model import Listed, TrainingProgram
 from turbofix.records import dataclass
 from turbofix.regex import regex
+from turbofix.training.model import Listed, TrainingProgram
 
 NAMED = regex(r"\{((?:torch|numpy)\.\w+)\}")
 

@@ -7,12 +7,12 @@ import contextlib
 import re
 from pathlib import Path
 
-from turbofix.datafile import is_data
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Site
-from turbofix.nodes import parse, walk
-from turbofix.program.model import Argument, Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
 from turbofix.regex import regex
+from turbofix.source.datafile import is_data
+from turbofix.source.nodes import parse, walk
+from turbofix.training.model import Argument, Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
 
 LITTLE = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR100")
 SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in LITTLE}

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from turbofix.findings import Site
-from turbofix.program.names import dotted
 from turbofix.records import dataclass
+from turbofix.source.names import dotted
 
 from ._pages import Page, Pages
 from ._throttling import COMPARISONS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import functools
 
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Site
-from turbofix.program.model import Augment, Preload
+from turbofix.training.model import Augment, Preload
 
 from ._loaders import put_above
 

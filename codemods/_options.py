@@ -6,10 +6,10 @@ import ast
 
 from turbofix.assumptions import OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod, SharedPlan
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, Refusal, Site
-from turbofix.program.model import Argument
 from turbofix.records import dataclass
+from turbofix.training.model import Argument
 
 from ._loaders import mend_help, node_of, reason_beside
 from ._precision import filled, said

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
+from turbofix.editing.imports import Names
 from turbofix.findings import Site
-from turbofix.names import Names
-from turbofix.nodes import parse, walk
-from turbofix.program.answers import everything, kept
-from turbofix.program.execution import ModuleFile
-from turbofix.program.model import TrainingProgram
-from turbofix.program.names import Bindings, dotted, reads_of
-from turbofix.program.sites import LOOPS, Places
-from turbofix.program.written import calls_by_name
+from turbofix.interpreter.execution import ModuleFile
+from turbofix.source.answers import everything, kept
+from turbofix.source.names import Bindings, dotted, reads_of
+from turbofix.source.nodes import parse, walk
+from turbofix.source.sites import LOOPS, Places
+from turbofix.training.model import TrainingProgram
+from turbofix.training.told.written import calls_by_name
 
 BOM = "\ufeff"
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from turbofix.assumptions import ON_GPU, Assumption
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Site
-from turbofix.program.model import Argument, Model, Optimizer, Placement, Step, TrainingProgram
 from turbofix.regex import regex
+from turbofix.training.model import Argument, Model, Optimizer, Placement, Step, TrainingProgram
 
 MATMULS = frozenset(
     f"torch.nn.{name}"

@@ -6,10 +6,10 @@ import ast
 from dataclasses import replace
 from pathlib import Path
 
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
-from turbofix.program.model import Act, Optimizer, Passing, Step, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.training.model import Act, Optimizer, Passing, Step, TrainingProgram
 
 from ._loaders import put_above, whole
 from ._precision import THERE, autocast_of, requote, test_beside, written

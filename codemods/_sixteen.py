@@ -6,11 +6,11 @@ import ast
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site, Worth
-from turbofix.program.libraries import NO_MIXING, unfit_for_half
-from turbofix.program.model import Called, Model, Step, TrainingProgram
-from turbofix.program.sizes import batch_of
+from turbofix.library.tables import NO_MIXING, unfit_for_half
+from turbofix.training.data.sizes import batch_of
+from turbofix.training.model import Called, Model, Step, TrainingProgram
 
 from ._loaders import node_of
 from ._precision import (

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from turbofix.assumptions import LEARNS_IN_16_BITS, ON_GPU, OPTION_DEFAULT
 from turbofix.codemod import Codemod
-from turbofix.edits import Refuse
+from turbofix.editing.edit import Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Site, Worth
-from turbofix.program.evidence import of_forward, of_value
-from turbofix.program.model import Called, ModuleSteps, Owner, Step, Training, TrainingProgram
-from turbofix.program.sizes import SMALL_BATCH
+from turbofix.training.data.sizes import SMALL_BATCH
+from turbofix.training.evidence import of_forward, of_value
+from turbofix.training.model import Called, ModuleSteps, Owner, Step, Training, TrainingProgram
 
 from ._loaders import reason_beside
 from ._precision import CONVOLUTIONS, MATMULS, RECURRENT, called, models_of, said

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from turbofix.findings import Site
-from turbofix.program.model import Evaluation, Model, Sizes, Step, TrainingProgram
+from turbofix.training.model import Evaluation, Model, Sizes, Step, TrainingProgram
 
 
 def uses(program: TrainingProgram, loop: Step | Evaluation, models: tuple[Model, ...]) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
 from turbofix.codemod import Codemod
-from turbofix.edits import Refuse
+from turbofix.editing.edit import Refuse
 from turbofix.findings import Evidence, Refusal, Site
-from turbofix.program.model import ALWAYS, Guard, Step, Sync, TrainingProgram
 from turbofix.records import dataclass
 from turbofix.regex import regex
+from turbofix.training.model import ALWAYS, Guard, Step, Sync, TrainingProgram
 
 from ._carrying import carried
 from ._deferring import Deferral, deferral

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from turbofix.assumptions import Assumption
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Gain, Site
-from turbofix.program.model import Evaluation, Guard, Loader, Look, Show, Step, Sync, TrainingProgram
+from turbofix.training.model import Evaluation, Guard, Loader, Look, Show, Step, Sync, TrainingProgram
 
 from ._frameworks import LEFT, NAMES
 from ._loaders import is_inside

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from dataclasses import field
 from itertools import pairwise
 
-from turbofix.edits import Edit, Refuse
+from turbofix.dataflow.accumulators import literal
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
-from turbofix.nodes import children, walk
-from turbofix.program.accumulators import literal
-from turbofix.program.answers import every
-from turbofix.program.model import Show, Step, Sync
-from turbofix.program.names import dotted, loaded, stores, walk_here
 from turbofix.records import dataclass
+from turbofix.source.answers import every
+from turbofix.source.names import dotted, loaded, stores, walk_here
+from turbofix.source.nodes import children, walk
+from turbofix.training.model import Show, Step, Sync
 
 from ._pages import Page, Pages
 from ._syncs import ROWS, Action, BatchLoop, replacing, shows_in, why_shown

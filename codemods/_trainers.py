@@ -6,11 +6,11 @@ import ast
 
 from turbofix.assumptions import ON_GPU, OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod, SharedPlan
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Site
-from turbofix.program.evidence import of_value
-from turbofix.program.model import Argument, Called, Training, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.training.evidence import of_value
+from turbofix.training.model import Argument, Called, Training, TrainingProgram
 
 from ._loaders import mend_help, node_of
 from ._options import turned_on

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from turbofix.findings import Site, Worth
-from turbofix.program.model import Model, TrainingProgram
-from turbofix.program.sizes import SMALL_BATCH, are_small, has_noticeable, is_bound_by_launches
 from turbofix.regex import regex
+from turbofix.training.data.sizes import SMALL_BATCH, are_small, has_noticeable, is_bound_by_launches
+from turbofix.training.model import Model, TrainingProgram
 
 from ._precision import ENVIRONMENTS, RECURRENT
 

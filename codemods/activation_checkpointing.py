@@ -44,9 +44,9 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
-from turbofix.program.model import Framework, Repeated, TrainingProgram
+from turbofix.training.model import Framework, Repeated, TrainingProgram
 
 from ._trainers import Switch, is_off, is_on, judged, stays_on_cpu, why_not
 

@@ -47,12 +47,12 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import ON_GPU, READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
-from turbofix.program.bulk import BULKY
-from turbofix.program.evidence import of_optimizer
-from turbofix.program.model import Bulk, Framework, Model, Optimizer, Training, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.training.evidence import of_optimizer
+from turbofix.training.model import Bulk, Framework, Model, Optimizer, Training, TrainingProgram
+from turbofix.training.optimizers.bulk import BULKY
 
 from ._precision import requote, test_beside
 from ._trainers import OPTIMIZING, Switch, by_deepspeed, evidence, is_off, rests_on_gpu, stays_on_cpu

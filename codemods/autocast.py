@@ -51,11 +51,14 @@ from dataclasses import replace
 
 from turbofix.assumptions import LEARNS_IN_16_BITS, ON_GPU, OPTION_DEFAULT, RECENT_TORCH, Assumption
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_forward
-from turbofix.program.libraries import is_sigmoid, unfit_for_half
-from turbofix.program.model import (
+from turbofix.library.tables import is_sigmoid, unfit_for_half
+from turbofix.records import dataclass
+from turbofix.regex import regex
+from turbofix.training.data.sizes import batch_of
+from turbofix.training.evidence import of_forward
+from turbofix.training.model import (
     ABSENT,
     Called,
     Evaluation,
@@ -67,9 +70,6 @@ from turbofix.program.model import (
     Sync,
     TrainingProgram,
 )
-from turbofix.program.sizes import batch_of
-from turbofix.records import dataclass
-from turbofix.regex import regex
 
 from ._loaders import whole
 from ._options import left_off

@@ -46,9 +46,9 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import NO_OLD_CHECKPOINT, READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
-from turbofix.program.model import TrainingProgram
+from turbofix.training.model import TrainingProgram
 
 codemod = Codemod(
     __name__,

@@ -50,11 +50,11 @@ from dataclasses import replace
 
 from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.training.evidence import of_data, of_loader
+from turbofix.training.model import BuiltAgain, KeptRead, Loader, SameItems, TrainingProgram
 
 from ._loaders import (
     ONCE,

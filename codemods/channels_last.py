@@ -42,12 +42,12 @@ from collections.abc import Iterable, Iterator
 
 from turbofix.assumptions import LAYOUT_FREE, NO_OLD_CHECKPOINT, ON_GPU, PICTURES, Assumption
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_loop
-from turbofix.program.model import Framework, Model, Step, TrainingProgram
-from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
+from turbofix.training.data.sizes import batch_of
+from turbofix.training.evidence import of_loop
+from turbofix.training.model import Framework, Model, Step, TrainingProgram
 
 from ._precision import autocast_of, called, is_unknown, on_a_gpu
 from ._trainers import MIXED, is_sharded, on_gpu

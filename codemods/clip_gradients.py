@@ -47,11 +47,11 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk
-from turbofix.program.evidence import of_loop, of_value
-from turbofix.program.model import Act, Framework, Step, Training, TrainingProgram, Weights
 from turbofix.records import dataclass
+from turbofix.training.evidence import of_loop, of_value
+from turbofix.training.model import Act, Framework, Step, Training, TrainingProgram, Weights
 
 from ._attention import attention_in, attention_of
 from ._frameworks import LEFT

@@ -48,13 +48,13 @@ from collections.abc import Iterable, Iterator
 
 from turbofix.assumptions import COMPILES, FEW_SIZES, LONG_ENOUGH, ON_GPU, OPTION_DEFAULT, RECENT_TORCH
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_device, of_loop, of_value
-from turbofix.program.model import Compiling, Framework, Model, Step, Training, TrainingProgram
-from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
 from turbofix.regex import regex
+from turbofix.training.data.sizes import batch_of
+from turbofix.training.evidence import of_device, of_loop, of_value
+from turbofix.training.model import Compiling, Framework, Model, Step, Training, TrainingProgram
 
 from ._loaders import reason_beside
 from ._options import TurnedOn, turned_on

@@ -53,11 +53,11 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import LONG_ENOUGH, READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
-from turbofix.program.model import Framework, Run, TrainingProgram
-from turbofix.program.runs import SEEDED
 from turbofix.records import dataclass
+from turbofix.training.checkpoints import SEEDED
+from turbofix.training.model import Framework, Run, TrainingProgram
 
 from ._precision import requote
 from ._work import is_narrow

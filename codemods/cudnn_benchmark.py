@@ -47,10 +47,10 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import CONVOLVED_ALIKE, LONG_ENOUGH, ON_GPU, OPTION_DEFAULT, PICTURES
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_loop
-from turbofix.program.model import Argument, Evaluation, Framework, Model, Setting, Step, Training, TrainingProgram
+from turbofix.training.evidence import of_loop
+from turbofix.training.model import Argument, Evaluation, Framework, Model, Setting, Step, Training, TrainingProgram
 
 from ._frameworks import LEFT, starts_processes, where
 from ._options import decides, left_off

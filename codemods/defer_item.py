@@ -46,10 +46,10 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import DISPLAY_ONLY, ON_GPU
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_guard, of_loop, of_sum
-from turbofix.program.model import Accumulator, Step, Sync, TrainingProgram
+from turbofix.training.evidence import of_guard, of_loop, of_sum
+from turbofix.training.model import Accumulator, Step, Sync, TrainingProgram
 
 from ._deferring import Deferral, detached_sum, timed_line
 from ._frameworks import LEFT

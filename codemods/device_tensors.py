@@ -49,10 +49,10 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import ALL_MOVED, ON_GPU, READ_WHOLE, Assumption
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_device, of_loop
-from turbofix.program.model import Creation, Evaluation, Guard, MovedAgain, Placement, Step, TrainingProgram
+from turbofix.training.evidence import of_device, of_loop
+from turbofix.training.model import Creation, Evaluation, Guard, MovedAgain, Placement, Step, TrainingProgram
 
 from ._listed import made_at_once
 from ._loaders import ONCE, is_once

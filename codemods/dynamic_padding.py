@@ -46,9 +46,9 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import PADDING_UNREAD
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
-from turbofix.program.model import Padding, TrainingProgram
+from turbofix.training.model import Padding, TrainingProgram
 
 from ._loaders import put_above
 

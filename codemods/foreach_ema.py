@@ -47,9 +47,9 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import ON_GPU, READ_WHOLE, RECENT_TORCH, SAME_FORMULA
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
-from turbofix.program.model import Averaging, TrainingProgram
+from turbofix.training.model import Averaging, TrainingProgram
 
 from ._frameworks import LEFT
 from ._listed import made_at_once

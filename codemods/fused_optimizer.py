@@ -55,12 +55,12 @@ from turbofix.assumptions import (
     Assumption,
 )
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_optimizer
-from turbofix.program.model import Act, Framework, Optimizer, Scaler, Training, TrainingProgram
 from turbofix.records import dataclass
 from turbofix.regex import regex
+from turbofix.training.evidence import of_optimizer
+from turbofix.training.model import Act, Framework, Optimizer, Scaler, Training, TrainingProgram
 
 from ._frameworks import LEFT, NAMES, give_back, is_open, named, precisions
 from ._precision import requote, said, test_beside, version

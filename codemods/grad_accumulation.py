@@ -45,14 +45,14 @@ import ast
 from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
-from turbofix.nodes import walk
-from turbofix.program.evidence import of_loop, of_value
-from turbofix.program.model import Act, Argument, Framework, Step, TrainingProgram
-from turbofix.program.names import loaded
 from turbofix.records import dataclass
 from turbofix.regex import regex
+from turbofix.source.names import loaded
+from turbofix.source.nodes import walk
+from turbofix.training.evidence import of_loop, of_value
+from turbofix.training.model import Act, Argument, Framework, Step, TrainingProgram
 
 from ._loaders import node_of, site_of, whole
 from ._trainers import Switch, by_deepspeed, is_sharded

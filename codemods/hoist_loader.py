@@ -44,11 +44,11 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_loop
-from turbofix.program.model import Rebuilt, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.training.evidence import of_loop
+from turbofix.training.model import Rebuilt, TrainingProgram
 
 from ._loaders import called, is_built_each_time, is_in_the_way, is_inside
 

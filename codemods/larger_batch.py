@@ -53,11 +53,15 @@ from dataclasses import replace
 
 from turbofix.assumptions import LEARNS_IN_LARGER, ON_GPU, ONE_SIZE, OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import STUB, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
-from turbofix.nodes import walk
-from turbofix.program.evidence import of_loader, of_value
-from turbofix.program.model import (
+from turbofix.records import dataclass
+from turbofix.regex import regex
+from turbofix.source.names import dotted, targets
+from turbofix.source.nodes import walk
+from turbofix.training.data.sizes import is_bound_by_launches
+from turbofix.training.evidence import of_loader, of_value
+from turbofix.training.model import (
     Accumulation,
     Argument,
     Dataset,
@@ -68,10 +72,6 @@ from turbofix.program.model import (
     Training,
     TrainingProgram,
 )
-from turbofix.program.names import dotted, targets
-from turbofix.program.sizes import is_bound_by_launches
-from turbofix.records import dataclass
-from turbofix.regex import regex
 
 from ._loaders import (
     SMALL_IMAGES,

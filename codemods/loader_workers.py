@@ -49,11 +49,13 @@ from dataclasses import replace
 
 from turbofix.assumptions import ON_GPU, PICKLED, SAME_ITEMS, Assumption
 from turbofix.codemod import Codemod
-from turbofix.datafile import is_data
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import (
+from turbofix.records import dataclass
+from turbofix.source.datafile import is_data
+from turbofix.source.names import dotted
+from turbofix.training.evidence import of_data, of_loader
+from turbofix.training.model import (
     Argument,
     Dataset,
     Framework,
@@ -63,8 +65,6 @@ from turbofix.program.model import (
     Training,
     TrainingProgram,
 )
-from turbofix.program.names import dotted
-from turbofix.records import dataclass
 
 from ._copies import is_kept
 from ._guard import changed_in, left_behind, on_gpu_above

@@ -47,11 +47,11 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import RECENT_TORCH
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.model import Framework, OldName, Scaling, TrainingProgram
 from turbofix.records import dataclass
 from turbofix.regex import regex
+from turbofix.training.model import Framework, OldName, Scaling, TrainingProgram
 
 from ._precision import version
 
@@ -208,7 +208,7 @@ def with_device(use: OldName, call: str, edit: Edit, *, dtype: bool) -> str:
         device = f"{device}, dtype={edit.name('torch.float16', use.site)}"
     if use.bare or not use.takes:
         return f"({device})"
-    from turbofix.cst import cst
+    from turbofix.editing.cst import cst
 
     made = cst.ensure_type(cst.parse_expression(f"f{call}"), cst.Call)
     new = list(cst.ensure_type(cst.parse_expression(f"f({device})"), cst.Call).args)

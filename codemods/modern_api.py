@@ -42,9 +42,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
-from turbofix.program.model import Removed, TrainingProgram
+from turbofix.training.model import Removed, TrainingProgram
 
 from ._frameworks import give_back
 

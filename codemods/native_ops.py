@@ -46,9 +46,9 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE, RECENT_TORCH, SAME_FORMULA
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
-from turbofix.program.model import Formula, TrainingProgram
+from turbofix.training.model import Formula, TrainingProgram
 
 from ._listed import made_at_once
 from ._precision import version

@@ -43,13 +43,13 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import ON_GPU, READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
-from turbofix.program.debugging import DETECTING, SETTING
-from turbofix.program.evidence import of_guard, of_loop
-from turbofix.program.model import DebugAid, TrainingProgram
 from turbofix.records import dataclass
 from turbofix.regex import regex
+from turbofix.training.evidence import of_guard, of_loop
+from turbofix.training.model import DebugAid, TrainingProgram
+from turbofix.training.told.debugging import DETECTING, SETTING
 
 from ._loaders import gives_reason
 from ._pages import page_of

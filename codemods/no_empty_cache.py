@@ -45,12 +45,12 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.nodes import walk
-from turbofix.program.evidence import of_guard, of_loop
-from turbofix.program.model import Chore, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.source.nodes import walk
+from turbofix.training.evidence import of_guard, of_loop
+from turbofix.training.model import Chore, TrainingProgram
 
 from ._pages import Page, page_of
 from ._syncs import BatchLoop, batch_loops, loop_words, runs_each_time, waits

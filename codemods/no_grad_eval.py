@@ -45,11 +45,11 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import NO_GRAPH_NEEDED, READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
-from turbofix.program.evidence import of_loop
-from turbofix.program.graphless import LEFT_TO_RUNS
-from turbofix.program.model import Evaluation, KeptGraph, Sampling, TrainingProgram
+from turbofix.training.evidence import of_loop
+from turbofix.training.model import Evaluation, KeptGraph, Sampling, TrainingProgram
+from turbofix.training.steps.graphless import LEFT_TO_RUNS
 
 from ._frameworks import LEFT
 

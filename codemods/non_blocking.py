@@ -48,12 +48,12 @@ from dataclasses import replace
 from turbofix.assumptions import BATCHES_ON_HOST, ON_GPU
 from turbofix.codemod import Codemod
 from turbofix.config import suppressions
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
-from turbofix.program.evidence import of_copy, of_loader, of_value
-from turbofix.program.model import Framework, TrainingProgram
-from turbofix.program.names import dotted, targets, walk_here
-from turbofix.program.pinning import pinning
+from turbofix.source.names import dotted, targets, walk_here
+from turbofix.training.data.pinning import pinning
+from turbofix.training.evidence import of_copy, of_loader, of_value
+from turbofix.training.model import Framework, TrainingProgram
 
 from ._copies import KEPT, Copying, copyings, is_kept
 from ._loaders import called, copies_itself, is_timed

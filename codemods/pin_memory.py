@@ -43,12 +43,12 @@ from collections.abc import Iterator, Mapping
 
 from turbofix.assumptions import BATCHES_ON_HOST, ON_GPU, Assumption
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_device, of_loader, of_value
-from turbofix.program.model import Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
-from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinning, sparse
 from turbofix.records import dataclass
+from turbofix.training.data.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinning, sparse
+from turbofix.training.evidence import of_device, of_loader, of_value
+from turbofix.training.model import Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
 
 from ._copies import KEPT, Copying, eased, is_kept, wish_is_elsewhere
 from ._loaders import ONCE, called, copies_itself, is_read_once, is_timed, reason_beside

@@ -53,10 +53,10 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import SAME_FORMULA, SAME_ITEMS
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Worth
-from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import Preload, TrainingProgram
+from turbofix.training.evidence import of_data, of_loader
+from turbofix.training.model import Preload, TrainingProgram
 
 from ._listed import made_at_once
 from ._loaders import ONCE, called, is_in_the_way, is_read_once, unfollowed

@@ -47,9 +47,9 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import RECENT_TORCH, SAME_FORMULA, WEIGHTS_UNREAD
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Worth
-from turbofix.program.model import Attention, TrainingProgram, Unwanted
+from turbofix.training.model import Attention, TrainingProgram, Unwanted
 
 from ._precision import version
 

@@ -43,10 +43,10 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import EVERY_GRADIENT, READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
-from turbofix.program.evidence import of_loop
-from turbofix.program.model import Step, TrainingProgram, Zeroing
+from turbofix.training.evidence import of_loop
+from turbofix.training.model import Step, TrainingProgram, Zeroing
 
 from ._frameworks import LEFT
 

@@ -47,10 +47,10 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import UNUSED_GRADIENTS
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
-from turbofix.program.evidence import of_loop
-from turbofix.program.model import Framework, Step, ThrownAway, TrainingProgram
+from turbofix.training.evidence import of_loop
+from turbofix.training.model import Framework, Step, ThrownAway, TrainingProgram
 
 codemod = Codemod(
     __name__,

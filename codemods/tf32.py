@@ -45,12 +45,12 @@ from dataclasses import replace
 
 from turbofix.assumptions import LEARNS_IN_TF32, ON_GPU, OPTION_DEFAULT, RECENT_TORCH, WIDE_ENOUGH, Assumption
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Worth
-from turbofix.program.evidence import of_loop, of_models
-from turbofix.program.model import Framework, Model, Setting, TrainingProgram
-from turbofix.program.products import FAMILIES
-from turbofix.program.sizes import batch_of, has_none, has_noticeable
+from turbofix.training.data.sizes import batch_of, has_none, has_noticeable
+from turbofix.training.evidence import of_loop, of_models
+from turbofix.training.model import Framework, Model, Setting, TrainingProgram
+from turbofix.training.models.products import FAMILIES
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
 from ._options import decides, left_off

@@ -47,11 +47,11 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import DISPLAY_ONLY, ON_GPU
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_guard, of_loop, of_value
-from turbofix.program.model import Show, Step, Sync, Training, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.training.evidence import of_guard, of_loop, of_value
+from turbofix.training.model import Show, Step, Sync, Training, TrainingProgram
 
 from ._deferring import Deferral
 from ._loaders import ONCE, is_once, mend_help, reason_beside

@@ -49,11 +49,11 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import ALL_MOVED, ON_GPU, OPTION_DEFAULT
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
-from turbofix.program.evidence import of_loop
-from turbofix.program.model import Batch, Framework, Held, Model, Step, TrainingProgram, Unplaced
 from turbofix.records import dataclass
+from turbofix.training.evidence import of_loop
+from turbofix.training.model import Batch, Framework, Held, Model, Step, TrainingProgram, Unplaced
 
 from ._loaders import gives_reason, mend_help, node_of, reason_beside
 from ._options import TurnedOn

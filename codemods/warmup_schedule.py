@@ -49,11 +49,11 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE, RECENT_TORCH
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
-from turbofix.program.evidence import of_loop
-from turbofix.program.model import Act, Framework, Optimizer, Step, Training, TrainingProgram
 from turbofix.records import dataclass
+from turbofix.training.evidence import of_loop
+from turbofix.training.model import Act, Framework, Optimizer, Step, Training, TrainingProgram
 
 from ._attention import attention_in, attention_of, goes_on_from
 from ._frameworks import LEFT

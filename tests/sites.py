@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
 from turbofix.findings import Site
 
 PATH = Path("/project/train.py")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from memory import ENTRY, MemoryWorkspace
 
-from turbofix import pipeline, registry
+from turbofix import registry
 from turbofix.assumptions import ALL_MOVED
+from turbofix.engine import pipeline
+from turbofix.engine.pipeline import FileReport, Trust, name_of
 from turbofix.findings import Examined, Risk
-from turbofix.pipeline import FileReport, Trust, name_of
-from turbofix.program.model import Target
+from turbofix.training.model import Target
 
 CPU = """\
 import torch

@@ -10,9 +10,9 @@ import pytest
 from benchmarks import alone
 from benchmarks.alone import CASES, Outcome, case, missing, outcome, page, planned, read
 from turbofix import registry
+from turbofix.engine.project import Chosen, analyze
 from turbofix.findings import Risk
-from turbofix.project import Chosen, analyze
-from turbofix.source import Workspace
+from turbofix.source.files import Workspace
 
 PAGE = Path(alone.__file__).parent / "results" / "codemods.md"
 

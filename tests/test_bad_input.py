@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from commands import SLOW, Run, runner
 
-from turbofix import project
-from turbofix.source import Workspace
+from turbofix.engine import project
+from turbofix.source.files import Workspace
 
 BAD: Mapping[str, tuple[bytes, str]] = {
     "syntax error": (b"import torch\nfor x in\n", "bad.py:2:"),

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from commands import SLOW, Ran, Run, runner
 
-from turbofix import project, telling
+from turbofix import telling
 from turbofix.codemod import GROUPS
-from turbofix.project import NothingToVerify
-from turbofix.source import Workspace
+from turbofix.engine import project
+from turbofix.engine.project import NothingToVerify
+from turbofix.source.files import Workspace
 from turbofix.verify import Options
 
 

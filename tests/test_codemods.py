@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from memory import ENTRY, ROOT, MemoryWorkspace
 
-from turbofix import config, pipeline, registry
+from turbofix import config, registry
 from turbofix.codemod import Codemod
-from turbofix.edits import Change
+from turbofix.editing.edit import Change
+from turbofix.engine import pipeline
 from turbofix.findings import Risk
-from turbofix.program.model import Target
+from turbofix.training.model import Target
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 CODEMODS = {codemod.name: codemod for codemod in registry.load()}

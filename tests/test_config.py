@@ -19,7 +19,7 @@ from turbofix.config import (
     target,
 )
 from turbofix.findings import Risk
-from turbofix.program.model import Target
+from turbofix.training.model import Target
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from turbofix.program.model import Target, TrainingProgram
-from turbofix.program.steps import analyse
+from turbofix.training.model import Target, TrainingProgram
+from turbofix.training.program import analyse
 
 ROOT = Path("/project")
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from memory import ENTRY, MemoryWorkspace
 
-from turbofix import pipeline, registry
+from turbofix import registry
+from turbofix.engine import pipeline
 from turbofix.findings import Risk
-from turbofix.program.model import Target
+from turbofix.training.model import Target
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the script needs torch")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from commands import Run, runner
 
-from turbofix.datafile import DataText, NotPlainError
-from turbofix.datafile import lost as found_lost
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
+from turbofix.editing.selfcheck import check
 from turbofix.findings import Site
-from turbofix.selfcheck import check
+from turbofix.source.datafile import DataText, NotPlainError
+from turbofix.source.datafile import lost as found_lost
 
 PATH = Path("/project/zero.json")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from turbofix.program.analysis import Analysis
-from turbofix.program.execution import execute
-from turbofix.program.reaching import readers
+from turbofix.dataflow.questions import Analysis
+from turbofix.dataflow.reaching import readers
+from turbofix.interpreter.execution import execute
 
 SCRIPT = Path("/project/train.py")
 

@@ -14,10 +14,10 @@ from textwrap import dedent
 import pytest
 from sites import BOM, PATH, at, edit_of, site_of, source_of
 
-from turbofix.edits import Conflict, Edit, Refuse, undone
+from turbofix.editing.edit import Conflict, Edit, Refuse, undone
+from turbofix.editing.positions import Tree, Trees, Unreadable
+from turbofix.editing.selfcheck import check
 from turbofix.findings import Site
-from turbofix.positions import Tree, Trees, Unreadable
-from turbofix.selfcheck import check
 
 Do = Callable[[Edit, str], None]
 
@@ -1008,7 +1008,7 @@ def test_a_statement_that_cannot_be_edited_leaves_the_others() -> None:
 
 
 def test_vocabulary_is_imported_without_the_parser() -> None:
-    code = "import sys, turbofix.edits, turbofix.selfcheck; sys.exit('libcst' in sys.modules)"
+    code = "import sys, turbofix.editing.edit, turbofix.editing.selfcheck; sys.exit('libcst' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from memory import ENTRY, MemoryWorkspace
 
-from turbofix import pipeline, registry
+from turbofix import registry
+from turbofix.engine import pipeline
 from turbofix.findings import Risk
-from turbofix.program.model import Target
-from turbofix.program.steps import analyse
+from turbofix.training.model import Target
+from turbofix.training.program import analyse
 
 BATCHES = {"pin-memory", "non-blocking"}
 LEFT = {"tf32", "fused-optimizer"}

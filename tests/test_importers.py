@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from turbofix.importers import Importers, imported_files
-from turbofix.source import Workspace
+from turbofix.engine.importers import Importers, imported_files
+from turbofix.source.files import Workspace
 
 FILES = {
     "train.py": "from package.model import Net\n",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from memory import ENTRY, MemoryWorkspace
 
-from turbofix import pipeline, registry
-from turbofix.program.model import Target
+from turbofix import registry
+from turbofix.engine import pipeline
+from turbofix.training.model import Target
 
 PROGRAM = """
 import argparse

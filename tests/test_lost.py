@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from turbofix.program.model import Target
-from turbofix.program.steps import analyse
+from turbofix.training.model import Target
+from turbofix.training.program import analyse
 
 GAN = """
 import itertools

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from commands import SLOW, Ran, Run, runner
 
-from turbofix import project
-from turbofix.edits import Edit, Refuse
+from turbofix.editing.edit import Edit, Refuse
+from turbofix.editing.selfcheck import check_text
+from turbofix.engine import project
+from turbofix.engine.pipeline import FileReport, shift
+from turbofix.engine.project import Chosen
 from turbofix.findings import InPlace, Site
-from turbofix.magics import MARK, mask, unmask
-from turbofix.notebook import FENCE, split
-from turbofix.pipeline import FileReport, shift
-from turbofix.project import Chosen
 from turbofix.report import diff, renderer
-from turbofix.selfcheck import check_text
-from turbofix.source import Source, SourceError, Workspace, decode, python_files
+from turbofix.source.files import Source, SourceError, Workspace, decode, python_files
+from turbofix.source.magics import MARK, mask, unmask
+from turbofix.source.notebook import FENCE, split
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "notebooks"
 CHOSEN = Chosen(gpu="ampere", torch_version=(2, 4))

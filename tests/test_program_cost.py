@@ -10,14 +10,14 @@ from types import FrameType
 
 import pytest
 
-from turbofix import pipeline
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.editing.edit import Edit
+from turbofix.engine import pipeline
 from turbofix.findings import Finding, Risk
-from turbofix.nodes import parse
-from turbofix.program import steps
-from turbofix.program.model import Target, TrainingProgram
-from turbofix.program.steps import analyse
+from turbofix.source.nodes import parse
+from turbofix.training import program as steps
+from turbofix.training.model import Target, TrainingProgram
+from turbofix.training.program import analyse
 
 HEAD = """
 import argparse

@@ -8,10 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from turbofix.program import libraries
-from turbofix.program.events import Event, Passed
-from turbofix.program.execution import Execution, execute
-from turbofix.program.values import (
+from turbofix.domain.trace import Event, Passed
+from turbofix.domain.values import (
     Computed,
     Const,
     Function,
@@ -30,6 +28,8 @@ from turbofix.program.values import (
     Value,
     members,
 )
+from turbofix.interpreter.execution import Execution, execute
+from turbofix.library import tables as libraries
 
 ROOT = Path("/project")
 HEAD = """
@@ -1475,7 +1475,7 @@ def test_a_worker_process_is_executed() -> None:
 
 
 def test_an_execution_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turbofix.program.interpreter.STATEMENTS", 10)
+    monkeypatch.setattr("turbofix.interpreter.walk.STATEMENTS", 10)
     execution = execute(ROOT / "train.py", ROOT, {ROOT / "train.py": "x = 1\n" * 11}.get)
     assert execution is not None
     assert execution.complete is False

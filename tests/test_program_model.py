@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from turbofix.findings import Site
-from turbofix.program.model import Framework, Step, Target, TrainingProgram
-from turbofix.program.steps import analyse
+from turbofix.training.model import Framework, Step, Target, TrainingProgram
+from turbofix.training.program import analyse
 
 ROOT = Path("/project")
 

@@ -217,7 +217,7 @@ for wrong in (
 
 
 def test_nodes_of_libcst_are_the_same_when_they_are_compiled_later() -> None:
-    loads = ["import libcst", "from turbofix.cst import cst as libcst"]
+    loads = ["import libcst", "from turbofix.editing.cst import cst as libcst"]
     told = [
         subprocess.run([sys.executable, "-c", NODES.format(load=load)], capture_output=True, text=True, check=False)
         for load in loads
@@ -251,7 +251,7 @@ def test_only_plain_frozen_classes_of_the_library_itself_are_compiled_later(
 
 
 METADATA = """
-from turbofix.cst import cst
+from turbofix.editing.cst import cst
 class Names(cst.CSTVisitor):
     METADATA_DEPENDENCIES = (__import__("libcst.metadata").metadata.PositionProvider,)
     def visit_Name(self, node):

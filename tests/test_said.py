@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from memory import ENTRY, MemoryWorkspace
 
-from turbofix import pipeline, registry
+from turbofix import registry
+from turbofix.engine import pipeline
+from turbofix.engine.pipeline import Trust
 from turbofix.findings import Examined, Risk, Worth
-from turbofix.pipeline import Trust
-from turbofix.program.model import Target
+from turbofix.training.model import Target
 
 THIN = "nn.Conv2d(1, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.Flatten(), nn.Linear(1152, 99), nn.Linear(99, 8)"
 WIDE = "nn.Conv2d(1, 256, 3), nn.Conv2d(256, 256, 3), nn.Flatten(), nn.Linear(147456, 4096), nn.Linear(4096, 8)"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from turbofix.program.model import Target, TrainingProgram
-from turbofix.program.steps import analyse
-from turbofix.searched import added_folders
+from turbofix.source.searched import added_folders
+from turbofix.training.model import Target, TrainingProgram
+from turbofix.training.program import analyse
 
 ROOT = Path("/project")
 

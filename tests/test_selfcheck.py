@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sites import BOM, PATH, at, edit_of
 
-from turbofix.edits import Change, Edit, Role, changed
-from turbofix.nodes import stretches
-from turbofix.selfcheck import check, check_text, unbound
+from turbofix.editing.edit import Change, Edit, Role, changed
+from turbofix.editing.selfcheck import check, check_text, unbound
+from turbofix.source.nodes import stretches
 
 
 def problem(old: str, *changes: Change) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from turbofix.assumptions import ON_GPU, ONE_SIZE
+from turbofix.engine.pipeline import FileReport
+from turbofix.engine.project import Outcome
+from turbofix.engine.sharing import objections
 from turbofix.findings import Examined, InPlace, Risk, Site
-from turbofix.pipeline import FileReport
-from turbofix.project import Outcome
-from turbofix.sharing import objections
 
 ENGINE = Path("/project/engine.py")
 SITE = Site(ENGINE, 4, 8, 5, 20, "Call")

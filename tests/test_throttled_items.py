@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from memory import ENTRY, MemoryWorkspace
 
-from turbofix import pipeline, registry
+from turbofix import registry
+from turbofix.engine import pipeline
+from turbofix.engine.pipeline import Trust
 from turbofix.findings import Risk
-from turbofix.pipeline import Trust
-from turbofix.program.model import Target
+from turbofix.training.model import Target
 
 PROGRAM = """\
 import sys

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from memory import ENTRY, ROOT, MemoryWorkspace
 
-from turbofix import pipeline, registry
+from turbofix import registry
+from turbofix.engine import pipeline
 from turbofix.findings import Risk
-from turbofix.program.model import Target
+from turbofix.training.model import Target
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 CODEMODS = {codemod.name: codemod for codemod in registry.load()}

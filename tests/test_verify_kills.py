@@ -19,7 +19,7 @@ import pytest
 import walls
 import warm
 
-from turbofix import project
+from turbofix.engine import project
 from turbofix.verify import Options, limits, verify
 from turbofix.verify.isolation import Held
 from turbofix.verify.lease import scratch_folder, sweep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memory import ROOT, MemoryWorkspace
 
-from turbofix.pipeline import worth_analysing
+from turbofix.engine.pipeline import worth_analysing
 
 
 def test_training_behind_the_imports_of_its_own_package() -> None:

@@ -7,8 +7,9 @@ import re
 import pytest
 from memory import ENTRY, MemoryWorkspace
 
-from turbofix import pipeline, registry
-from turbofix.program.model import Target
+from turbofix import registry
+from turbofix.engine import pipeline
+from turbofix.training.model import Target
 
 TRAINING = """
 import os

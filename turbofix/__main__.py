@@ -16,7 +16,7 @@ def main() -> None:
     command, *paths = sys.argv[1:] or ["--help"]
     try:
         if command == "analyze" and os.name == "posix" and not any(each.startswith("-") for each in paths):
-            from turbofix.project import Chosen
+            from turbofix.engine.project import Chosen
             from turbofix.telling import Output, reported, told_findings
 
             sys.exit(reported(told_findings, paths, Chosen(), Output()))

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from turbofix import __version__, project, registry, telling
+from turbofix import __version__, registry, telling
 from turbofix.config import ConfigError, parse_gpu, parse_torch_version
+from turbofix.engine import project
+from turbofix.engine.project import Chosen, NothingToVerify, Outcome, shown
 from turbofix.findings import Risk
-from turbofix.project import Chosen, NothingToVerify, Outcome, shown
 from turbofix.report.text import Style
-from turbofix.source import STDIN, Source, SourceError, Workspace
+from turbofix.source.files import STDIN, Source, SourceError, Workspace
 from turbofix.telling import CLEAN, FAILED, FOUND, Format, say
 
 if TYPE_CHECKING:

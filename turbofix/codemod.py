@@ -23,8 +23,8 @@ from turbofix.assumptions import RECENT_TORCH, Assumption
 from turbofix.findings import UNSEEN, Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 
 if TYPE_CHECKING:
-    from turbofix.edits import Edit
-    from turbofix.program.model import TrainingProgram
+    from turbofix.editing.edit import Edit
+    from turbofix.training.model import TrainingProgram
 
 Find = Callable[["TrainingProgram"], "Iterator[Finding | Refusal | InPlace]"]
 Rewrite = Callable[[Finding, "Edit"], None]

@@ -19,9 +19,9 @@ from typing import Any
 
 from turbofix import assumptions
 from turbofix.findings import Risk
-from turbofix.program.model import Target
 from turbofix.records import dataclass
 from turbofix.regex import regex
+from turbofix.training.model import Target
 
 
 class ConfigError(Exception):

@@ -18,7 +18,7 @@ from turbofix.records import dataclass
 
 if TYPE_CHECKING:
     from turbofix.assumptions import Assumption
-    from turbofix.notebook import Cells
+    from turbofix.source.notebook import Cells
 
 
 @total_ordering

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from turbofix import project, registry
+from turbofix import registry
 from turbofix.config import ConfigError
-from turbofix.project import Chosen, NothingToVerify, Outcome, shown
+from turbofix.engine import project
+from turbofix.engine.project import Chosen, NothingToVerify, Outcome, shown
 from turbofix.records import dataclass
 from turbofix.report import renderer
 from turbofix.report.text import Style
-from turbofix.source import STDIN, SourceError, Workspace, read_stdin
+from turbofix.source.files import STDIN, SourceError, Workspace, read_stdin
 
 CLEAN, FOUND, FAILED = 0, 1, 2
 INTERRUPTED = 130

@@ -9,10 +9,11 @@ from pathlib import Path
 from benchmarks.precision.corpus import Checkout, Program
 from benchmarks.precision.ledger import Key
 from benchmarks.precision.pool import TookTooLong, limited
-from turbofix import pipeline, registry
+from turbofix import registry
+from turbofix.engine import pipeline
 from turbofix.findings import Examined, Risk, Site, spot
-from turbofix.program.model import Target
-from turbofix.source import Source
+from turbofix.source.files import Source
+from turbofix.training.model import Target
 
 
 @dataclass(frozen=True)

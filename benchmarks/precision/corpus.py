@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.precision import tables
-from turbofix.source import Workspace
+from turbofix.source.files import Workspace
 
 SCRIPTS = Path(__file__).with_name("scripts.tsv")
 ENTRIES = Path(__file__).with_name("entries.tsv")

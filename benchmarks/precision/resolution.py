@@ -29,8 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from turbofix.nodes import parse
-from turbofix.program.model import (
+from turbofix.source.files import Source, Workspace, read_source
+from turbofix.source.nodes import parse
+from turbofix.training.model import (
     Argument,
     Evaluation,
     Framework,
@@ -41,8 +42,7 @@ from turbofix.program.model import (
     TrainingProgram,
     Transfer,
 )
-from turbofix.program.steps import analyse
-from turbofix.source import Source, Workspace, read_source
+from turbofix.training.program import analyse
 
 SCRIPTS = Path(__file__).with_name("scripts.tsv")
 LOADER_ARGUMENTS = ("num_workers", "pin_memory", "batch_size")

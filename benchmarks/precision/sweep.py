@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from benchmarks.precision import intact
 from benchmarks.precision.corpus import Checkout, Program
 from benchmarks.precision.pool import TookTooLong, limited
-from turbofix import pipeline, registry
+from turbofix import registry
+from turbofix.engine import pipeline
 from turbofix.findings import Risk
-from turbofix.program.model import Target
-from turbofix.source import Source, SourceError, Workspace, decode
+from turbofix.source.files import Source, SourceError, Workspace, decode
+from turbofix.training.model import Target
 
 RISK = Risk.EQUIVALENT
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turbofix.project import Outcome
+    from turbofix.engine.project import Outcome
 
 
 def renderer(name: str) -> Callable[[Outcome], str]:

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from turbofix.project import shown
-from turbofix.source import Source, Workspace
+from turbofix.engine.project import shown
+from turbofix.source.files import Source, Workspace
 
 Opcode = tuple[str, int, int, int, int]
 

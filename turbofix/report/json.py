@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from turbofix.engine.pipeline import FileReport
+from turbofix.engine.project import Outcome, shown
 from turbofix.findings import Evidence, Examined, Spot
-from turbofix.pipeline import FileReport
-from turbofix.project import Outcome, shown
 
 VERSION = 1
 

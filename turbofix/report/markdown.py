@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turbofix.project import Outcome, shown
+from turbofix.engine.project import Outcome, shown
 
 
 def render(outcome: Outcome) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from turbofix.engine.pipeline import FileReport
+from turbofix.engine.project import Outcome, hint_of, hints, shown
 from turbofix.findings import Evidence, Examined, InPlace, Risk, Worth
-from turbofix.pipeline import FileReport
-from turbofix.project import Outcome, hint_of, hints, shown
 from turbofix.report.text import Style
 
 Key = TypeVar("Key", bound=Hashable)

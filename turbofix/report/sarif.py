@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from turbofix import __version__, registry
+from turbofix.engine.project import Outcome, shown
 from turbofix.findings import Examined
-from turbofix.project import Outcome, shown
 
 
 def render(outcome: Outcome) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from turbofix.project import Outcome
+from turbofix.engine.project import Outcome
 
 
 def render(outcome: Outcome) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from turbofix.datafile import is_data
 from turbofix.records import dataclass
+from turbofix.source.datafile import is_data
 
 
 def changed_statements(old: bytes, new: bytes, *, indented: bool = False) -> tuple[Sequence[int], ...]:

@@ -7,9 +7,9 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from turbofix.datafile import is_data
 from turbofix.findings import Risk
 from turbofix.records import dataclass
+from turbofix.source.datafile import is_data
 from turbofix.verify import changes, printed, verdict
 from turbofix.verify.late import late
 from turbofix.verify.leading import leading_imports

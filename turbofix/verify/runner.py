@@ -17,8 +17,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import IO, Any
 
-from turbofix.magics import MARK
 from turbofix.records import dataclass
+from turbofix.source.magics import MARK
 from turbofix.verify import signals, windows
 from turbofix.verify.isolation import PROBE
 from turbofix.verify.limits import PAUSE, Watch, limits_for

@@ -26,7 +26,7 @@ import typer
 
 from benchmarks.precision.runs.spent import Spent
 from benchmarks.precision.tables import read
-from turbofix import magics, notebook
+from turbofix.source import magics, notebook
 
 HERE = Path(__file__).parent
 STEPS, EXTRA, TIMEOUT = 30, 20.0, 1800

@@ -1,0 +1,1 @@
+"""General questions to the trace: uses, path conditions, provenance, effects."""

@@ -1,0 +1,109 @@
+"""Which of a file's names the other files of the program use, and of its project, which other scripts may run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Set
+from pathlib import Path
+
+from turbofix.dataflow.questions import Analysis
+from turbofix.interpreter.execution import ModuleFile
+from turbofix.source.answers import every
+from turbofix.source.names import dotted
+from turbofix.source.nodes import parse, unreadable, walk
+
+
+def takers(analysis: Analysis, module: ModuleFile, names: Set[str]) -> Iterator[tuple[ast.AST, ModuleFile]]:
+    """Where other files take these names of a file: ``from common import scaler``, ``common.scaler``.
+
+    Files are told apart by the last part of their name alone, so that there may be some too many.
+    """
+    own = {module.path.stem, module.path.parent.name}
+    for other in analysis.execution.modules.values():
+        if other is module:
+            continue
+        holding: set[str] = set()  # what the file may be called there
+        for statement in every(ast.ImportFrom, other.tree):
+            if not statement.level and (statement.module or "").partition(".")[0] == "torch":
+                continue
+            brought = {alias.name for alias in statement.names}
+            here = (statement.module or "").rpartition(".")[2] in own or not statement.module
+            if here and (brought & names or "*" in brought):
+                yield statement, other
+            holding |= {alias.asname or alias.name for alias in statement.names if alias.name in own}
+        for plain in every(ast.Import, other.tree):
+            for alias in plain.names:
+                if own & set(alias.name.split(".")):
+                    holding.add(alias.asname or alias.name.partition(".")[0])
+        for used in every(ast.Attribute, other.tree) if holding else ():
+            if used.attr in names and (dotted(used.value) or "").partition(".")[0] in holding:
+                yield used, other
+
+
+def takers_outside(
+    analysis: Analysis, module: ModuleFile, names: Set[str], where: Callable[[str], object] = bool
+) -> Iterator[tuple[ast.AST, Path]]:
+    """The same of the project's files that this program does not import: another script may run them.
+
+    They are told apart by the paths that their imports lead to; only files whose text is as ``where`` asks are read.
+    """
+    own = {module.path.stem, module.path.parent.name}
+    words = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(own)))})\b")
+    for path in analysis.execution.elsewhere:
+        text = analysis.execution.read(path)
+        if text is None or not any(name in text for name in names) or not words.search(text) or not where(text):
+            continue
+        for node in () if unreadable(text) else _taken(parse(text), path, module.path, analysis, names):
+            yield node, path
+
+
+def called_outside(analysis: Analysis, module: ModuleFile, function: ast.AST) -> Path | None:
+    """A file of the project that this program does not import, and that calls a function, or a method of a class."""
+    above = (function, *analysis.facts.places.ancestors(function, module))
+    names = [each.name for each in above if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
+    called = re.compile(rf"\b{re.escape(names[0])}\(")
+    return next((path for _, path in takers_outside(analysis, module, {names[-1]}, called.search)), None)
+
+
+def _taken(tree: ast.Module, path: Path, source: Path, analysis: Analysis, names: Set[str]) -> Iterator[ast.AST]:
+    """Where a file takes these names of another one."""
+    holding: set[str] = set()
+    starred = False
+    for node in walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            whole = node.module or ""
+            if _leads_to(whole, node.level, path, source, analysis):
+                if any(alias.name in names for alias in node.names):
+                    yield node
+                starred = starred or any(alias.name == "*" for alias in node.names)
+            for alias in node.names:
+                if _leads_to(f"{whole}.{alias.name}".strip("."), node.level, path, source, analysis):
+                    holding.add(alias.asname or alias.name)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if _leads_to(alias.name, 0, path, source, analysis):
+                    holding.add(alias.asname or alias.name)
+    for node in walk(tree) if holding or starred else ():
+        of_it = isinstance(node, ast.Attribute) and node.attr in names and dotted(node.value) in holding
+        if of_it or (starred and isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)):
+            yield node
+
+
+def _leads_to(name: str, level: int, path: Path, source: Path, analysis: Analysis) -> bool:
+    """Whether an import in the file ``path`` leads to the file ``source``: the nearest one counts."""
+    last = name.rpartition(".")[2]
+    if last not in (source.stem, source.parent.name) if last else source.name != "__init__.py":
+        return False
+    root = analysis.execution.root
+    folders = [folder for folder in path.absolute().parents if folder == root or root in folder.parents]
+    if level:
+        folders = list(path.absolute().parents[level - 1 : level])
+    rest = name.split(".") if name else []
+    ends = (Path(*rest[:-1], f"{rest[-1]}.py"), Path(*rest, "__init__.py")) if rest else (Path("__init__.py"),)
+    for each in (folder / end for folder in folders for end in ends):
+        if each == source.absolute():
+            return True
+        if rest and analysis.execution.read(each) is not None:
+            return False
+    return False

@@ -1,0 +1,1 @@
+"""Abstract execution of a program, in program order: it writes the trace."""

@@ -1,0 +1,1 @@
+"""What rows cannot say of a library: command lines, configuration files."""

@@ -1,0 +1,446 @@
+"""Imports: modules of the project are read and executed when a name of theirs is used; all others are libraries."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turbofix.domain.scopes import Lazy, ModuleFile
+from turbofix.domain.values import (
+    UNKNOWN,
+    Const,
+    External,
+    Mapping,
+    ModuleValue,
+    Opaque,
+    Option,
+    Origin,
+    Union,
+    Value,
+    join,
+    join_all,
+    members,
+)
+from turbofix.findings import STUB
+from turbofix.interpreter import access
+from turbofix.interpreter.syntax import changed_members
+from turbofix.library import tables as libraries
+from turbofix.regex import regex
+from turbofix.source.answers import kept, once_per_node
+from turbofix.source.nodes import parse, unreadable
+from turbofix.source.searched import added_folders
+from turbofix.source.wording import Wording
+
+if TYPE_CHECKING:
+    from turbofix.domain.trace import Arguments
+    from turbofix.interpreter.walk import Interpreter
+
+
+def search_path(entry: Path, root: Path) -> list[Path]:
+    """The folders in which modules are looked for: the script's own, those above it up to the root, and their `src`.
+
+    What the program puts on ``sys.path`` comes to it when the file that does so is loaded.
+    """
+    folder = entry.parent
+    folders = [folder]
+    while folder != root and root in folder.parents:
+        folder = folder.parent
+        folders.append(folder)
+    return [*folders, *(each / "src" for each in folders)]
+
+
+STUBS = Path(libraries.__file__).with_name("stubs")
+"""What libraries do that run a loop of the user's objects by themselves: a file for each module, executed as if it were
+the project's. Nothing is said of it, and nothing changed in it."""
+
+
+@cache
+def _stubs() -> frozenset[str]:
+    return frozenset(path.stem for path in STUBS.glob(f"*{STUB}"))
+
+
+def library(interp: Interpreter, qualname: str) -> Value:
+    """What a library's name stands for: what a stub has under it, or the name alone."""
+    home, _, name = qualname.rpartition(".")
+    module = load(interp, STUBS / f"{home}{STUB}", home) if home in _stubs() else None
+    return (member(interp, module, name) if module is not None else None) or External(qualname)
+
+
+def load(interp: Interpreter, path: Path, name: str) -> ModuleFile | None:
+    """The module in a file; None where there is no such file, or it does not parse."""
+    if path in interp.modules:
+        return interp.modules[path]
+    text = interp.read(path) if path.suffix != STUB else path.read_text("utf-8")
+    module: ModuleFile | None = None
+    if text is not None and not unreadable(text):
+        module = ModuleFile(path, name, text, parse(text))
+        interp.folders += [each for each in added_folders(text, path, interp.root) if each not in interp.folders]
+        for member, becomes in kept(module.tree, "changed_members", lambda: changed_members(text)):
+            interp.changed.setdefault(member, set()).add(becomes)
+        module.scope.names["__name__"] = Const(name)
+        module.scope.names["__file__"] = Opaque("__file__", "free")
+    interp.modules[path] = module
+    return module
+
+
+def run(interp: Interpreter, module: ModuleFile) -> None:
+    """Execute a module's body, once, under a control stack of its own."""
+    if module.executed:
+        return
+    module.executed = True
+    interp.run_module(module)
+
+
+def find(interp: Interpreter, dotted: str, importer: ModuleFile, level: int = 0) -> ModuleFile | None:
+    """The project's module of that name, seen from ``importer``; ``level`` counts the dots of a relative import."""
+    parts = dotted.split(".") if dotted else []
+    if level:
+        folder = importer.folder
+        for _ in range(level - 1):
+            folder = folder.parent
+        folders = [folder]
+    else:
+        if not parts or _is_a_library(interp, parts[0]):
+            return None
+        folders = [*interp.folders]
+        if importer.folder not in folders:
+            folders.append(importer.folder)
+    file, package = "/".join(parts) + ".py", "/".join([*parts, "__init__.py"])
+    for folder in folders:
+        if parts:
+            module = _load_from(interp, folder, file, dotted)
+            if module is not None and module is not importer:
+                return module
+        module = _load_from(interp, folder, package, dotted or folder.name)
+        if module is not None:
+            return module
+    return None
+
+
+def _is_a_library(interp: Interpreter, package: str) -> bool:
+    """Whether a name is a library's whatever files there are: not where the script lies in a package of that name,
+    unless that is the library itself: what is known of it says more than its code, and takes no time."""
+    home = (folder for folder in interp.folders if folder.name == package and folder != interp.root)
+    own = package in libraries.EXTERNAL and any(interp.root in folder.parents for folder in home)
+    return package in libraries.EXTERNAL and not (own and not _builds(interp, package))
+
+
+def _builds(interp: Interpreter, package: str) -> bool:
+    """Whether the project is built as that package."""
+    named = re.compile(rf"\bname\s*=\s*[\"']{package.replace('_', '[-_]')}[\"']")
+    return any(named.search(interp.read(interp.root / each) or "") for each in ("setup.py", "pyproject.toml"))
+
+
+def _load_from(interp: Interpreter, folder: Path, file: str, name: str) -> ModuleFile | None:
+    """``load`` for a file in a folder: a path takes long to make, and many modules ask for the same."""
+    key = folder, file
+    if key not in interp.sought:
+        interp.sought[key] = load(interp, folder / file, name)
+    return interp.sought[key]
+
+
+def import_modules(interp: Interpreter, node: ast.Import) -> None:
+    """``import a.b as c``."""
+    here = interp.frame.module
+    for alias in node.names:
+        if alias.asname is not None:
+            value = _module_or_library(interp, alias.name, here)
+            _log(interp, alias.name, value, node)
+            interp.bind(alias.asname, value)
+            continue
+        top, _, rest = alias.name.partition(".")
+        value = _module_or_library(interp, top, here)
+        _log(interp, alias.name, value, node)
+        if rest and type(value) is External and not _is_a_library(interp, top):
+            # a folder without __init__.py, or a library: which one tells the last part
+            if find(interp, alias.name, here) is not None:
+                value = _folder(interp, alias.name, here, interp.frame.scope.names.get(top))
+        elif rest and type(value) is ModuleValue:
+            _folder(interp, alias.name, here, value)
+        interp.bind(top, value)
+
+
+_REGISTERING = Wording(("regist",), regex(r"^\s*@[\w.]*regist", re.MULTILINE | re.IGNORECASE))
+
+
+def _log(interp: Interpreter, dotted: str, value: Value, node: ast.AST) -> None:
+    """Log an import of the project's, or of what no library has any more; what registers its classes is executed."""
+    if type(value) is ModuleValue:
+        module = value.module
+        alone = module.path.name == "__init__.py" and interp.frame.module.text.count(module.name) == 1
+        if alone or _REGISTERING.is_in(module.text):
+            run(interp, module)
+    if type(value) is ModuleValue or (type(value) is External and libraries.dropped(dotted) is not None):
+        interp.event("import", node, dotted, None, None, value)
+
+
+def _module_or_library(interp: Interpreter, dotted: str, importer: ModuleFile) -> Value:
+    module = find(interp, dotted, importer)
+    return ModuleValue(module) if module is not None else External(libraries.canonical(dotted))
+
+
+def _folder(interp: Interpreter, dotted: str, importer: ModuleFile, known: Value | None) -> ModuleValue:
+    """The package at the beginning of a dotted name, with the modules further down bound in it."""
+    parts = dotted.split(".")
+    if type(known) is not ModuleValue:
+        package = ModuleFile(interp.folders[0] / parts[0], parts[0], "", ast.Module([], []))
+        package.executed = True
+        known = ModuleValue(package)
+    module = known.module
+    for count in range(2, len(parts) + 1):
+        name = parts[count - 1]
+        below = module.scope.names.get(name)
+        if type(below) is not ModuleValue:
+            found = find(interp, ".".join(parts[:count]), importer)
+            if found is None:
+                found = ModuleFile(module.path / name, ".".join(parts[:count]), "", ast.Module([], []))
+                found.executed = True
+            below = ModuleValue(found)
+            module.scope.names.setdefault(name, below)
+        module = below.module
+    return known
+
+
+_SEVERAL = 8
+"""So many modules are read where a part of a name is chosen at run time."""
+
+_PARTLY = regex(r"%[sd]|\{[^{}]*\}")
+
+
+def import_by_name(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """``importlib.import_module(f"models.{name}")``, ``__import__``: one of the project's modules that it may name."""
+    passed = arguments.get("name", 0)
+    here = interp.frame.module
+    known = [text for member in members(passed.value) if (text := text_of(member))] if passed is not None else []
+    named = join_all(_named(interp, text, here) for text in known)
+    package = named.qualname.partition(".")[0] if type(named) is External else ""
+    gone = not _is_a_library(interp, package) and any(package in each.parts for each in interp.beside())
+    if named is not None and not gone:
+        return named
+    pattern = _pattern(interp, passed.node, passed.value) if passed is not None and named is None else None
+    if pattern is None or _ANY not in pattern:
+        return interp.opaque(qualname + "()", "call", node)
+    found: Value | None = None
+    for dotted in sorted(_names_of_files(interp, pattern.lstrip("\\."))):
+        module = find(interp, dotted, here)
+        if module is not None:
+            if len(members(found)) == _SEVERAL:
+                return join(found, UNKNOWN) or UNKNOWN
+            found = join(found, ModuleValue(module))
+    return found or interp.opaque(qualname + "()", "call", node)
+
+
+BY_NAME = ("importlib.import_module()", "__import__()", "builtins.__import__()")
+"""How a module is called that is chosen at run time."""
+
+
+def defined(interp: Interpreter, name: str) -> Value | None:
+    """What the project's modules define by a name that is read of a module that is chosen at run time."""
+    defines = re.compile(rf"^(?:class|def) {re.escape(name)}\b", re.MULTILINE)
+    paths = [path for path in interp.beside() if defines.search(interp.read(path) or "")]
+    if len(paths) > _SEVERAL:
+        return None
+    modules = [load(interp, path, path.stem) for path in paths]
+    return join_all(found for each in modules if each is not None and (found := member(interp, each, name)) is not None)
+
+
+def _named(interp: Interpreter, name: str, here: ModuleFile) -> Value:
+    """The module, or library, of a dotted name."""
+    inner = name.lstrip(".")
+    module = find(interp, inner, here, len(name) - len(inner))
+    return ModuleValue(module) if module is not None else External(libraries.canonical(name))
+
+
+def text_of(value: Value | None) -> str | None:
+    """The text that a value is, or is by default."""
+    default = value.default if type(value) is Option else value
+    return default.value if type(default) is Const and isinstance(default.value, str) else None
+
+
+_ANY = "[a-zA-Z_][a-zA-Z0-9_]*"
+
+
+def _pattern(interp: Interpreter, node: ast.AST | None, value: Value) -> str | None:
+    """The texts that an expression may be, as a regular expression; None where nothing of it is known."""
+    if isinstance(node, ast.Constant) or text_of(value) is not None:
+        return re.escape(text_of(value) or str(getattr(node, "value", "")))
+    text: ast.expr | None = None
+    inner: list[ast.expr] = []
+    if isinstance(node, ast.JoinedStr):
+        inner = [each.value if isinstance(each, ast.FormattedValue) else each for each in node.values]
+    elif isinstance(node, ast.BinOp):
+        inner, text = [node.left, node.right] if isinstance(node.op, ast.Add) else [], node.left
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        text = node.func.value
+    if not inner and isinstance(text, ast.Constant) and isinstance(text.value, str):
+        fixed = _PARTLY.split(text.value)
+        return _ANY.join(map(re.escape, fixed)) if any(fixed) else None
+    parts = [_pattern(interp, each, interp.frame.values.get(each, UNKNOWN)) for each in inner]
+    if all(part is None for part in parts):
+        return None
+    return "".join(part if part is not None else _ANY for part in parts)
+
+
+def _names_of_files(interp: Interpreter, pattern: str) -> Iterator[str]:
+    """The dotted names of the project's modules that a pattern fits."""
+    fits = re.compile(pattern)
+    for path in interp.beside():
+        for folder in interp.folders:
+            if folder in path.parents:
+                parts = path.relative_to(folder).with_suffix("").parts
+                name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+                if fits.fullmatch(name):
+                    yield name
+                    break
+
+
+def fill(interp: Interpreter, table: Mapping) -> None:
+    """Before a dict is read that began empty: execute the imported modules that may put what they define into it."""
+    node = table.origin.node if table.origin is not None else None
+    empty = not node.keys if isinstance(node, ast.Dict) else isinstance(node, ast.Call)
+    if not empty or table.made_at is None or sum(level.kind == "call" for level in table.made_at.chain()) > 1:
+        return
+    known, active = 0, interp.active
+    interp.active = {}  # what registers may be what reads the table: it calls itself no more than the modules do
+    while known < len(interp.modules):
+        known = len(interp.modules)
+        for module in [*interp.modules.values()]:
+            if module is not None and not module.executed and _defines_for_others(module.tree):
+                run(interp, module)
+    interp.active = active
+
+
+@once_per_node
+def _defines_for_others(tree: ast.Module) -> bool:
+    """Whether a module does something with what it defines, or has others that do: it is a package of modules."""
+    for each in tree.body:
+        if isinstance(each, (ast.ClassDef, ast.FunctionDef)) and each.decorator_list:
+            return True
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call):
+            return True
+    return all(isinstance(each, (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign)) for each in tree.body)
+
+
+def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:
+    """``from a import b as c``, ``from a import *``."""
+    here = interp.frame.module
+    dotted = node.module or ""
+    module = find(interp, dotted, here, node.level) or _by_its_own_name(interp, node, here)
+    if module is not None and module is not here:
+        _log(interp, dotted, ModuleValue(module), node)
+    elif module is None and not node.level:
+        _log(interp, dotted, External(dotted), node)
+    for alias in node.names:
+        if alias.name == "*":
+            _import_star(interp, module, dotted, node)
+            continue
+        value: Value
+        if module is not None and module is not here:
+            value = Lazy(module, alias.name, node)
+        else:
+            # a folder without __init__.py has modules, but no names
+            below = find(interp, f"{dotted}.{alias.name}" if dotted else alias.name, here, node.level)
+            if below is not None:
+                value = ModuleValue(below)
+                _log(interp, below.name, value, node)
+            elif node.level:
+                value = interp.opaque(alias.name, "import", node)
+            else:
+                value = library(interp, libraries.canonical(f"{dotted}.{alias.name}"))
+                _log(interp, f"{dotted}.{alias.name}", value, node)
+                if type(value) is External and value.qualname == "absl.flags.FLAGS":
+                    value = access.flags(interp)
+        interp.bind(alias.asname or alias.name, value)
+
+
+def _by_its_own_name(interp: Interpreter, node: ast.ImportFrom, here: ModuleFile) -> ModuleFile | None:
+    """The module behind ``from package.model import Net`` where the package's folder is called otherwise here.
+
+    So it is where the project is installed under that name. Or behind ``from model import Net`` where one folder has it
+    that is put on the path from outside, or other capitals. The module has all that is imported of it then.
+    """
+    package, _, inner = (node.module or "").partition(".")
+    if node.level or not package or _is_a_library(interp, package):
+        return None
+    module = find(interp, inner, here) if inner else None
+    if module is None:
+        sought = f"/{(node.module or '').replace('.', '/')}.py".casefold()
+        same = [each for each in interp.beside() if each != here.path and each.as_posix().casefold().endswith(sought)]
+        module = load(interp, same[0], package) if len(same) == 1 else None
+    names = [alias.name for alias in node.names]
+    return module if module is not None and all(member(interp, module, each) is not None for each in names) else None
+
+
+def _import_star(interp: Interpreter, module: ModuleFile | None, dotted: str, node: ast.ImportFrom) -> None:
+    here = interp.frame.module
+    if module is None:
+        if not node.level and dotted not in here.star_imports:
+            here.star_imports.append(dotted)
+        return
+    run(interp, module)
+    listed = _all_of(module)
+    for name, value in list(module.scope.names.items()):
+        if not name.startswith("_") if listed is None else name in listed:
+            interp.bind(name, value)
+    for library in module.star_imports:
+        if library not in here.star_imports:
+            here.star_imports.append(library)
+
+
+def _all_of(module: ModuleFile) -> frozenset[str] | None:
+    for statement in module.tree.body:
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(statement.value, (ast.List, ast.Tuple))
+            and any(isinstance(target, ast.Name) and target.id == "__all__" for target in statement.targets)
+        ):
+            return frozenset(
+                each.value
+                for each in statement.value.elts
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            )
+    return None
+
+
+def member(interp: Interpreter, module: ModuleFile, name: str) -> Value | None:
+    """A name of a module, which is executed for it; None where it has no such name."""
+    value = module.scope.names.get(name)
+    if value is None:
+        run(interp, module)
+        value = module.scope.names.get(name)
+    if isinstance(value, (Lazy, Union)):
+        value = module.scope.names[name] = settled(interp, value)
+    if value is not None:
+        return value
+    if module.path.name == "__init__.py":
+        for path in (module.path.parent / f"{name}.py", module.path.parent / name / "__init__.py"):
+            below = load(interp, path, f"{module.name}.{name}")
+            if below is not None:
+                return ModuleValue(below)
+    for library in module.star_imports:
+        if name in libraries.star_names().get(library, ()):
+            return External(libraries.canonical(f"{library}.{name}"))
+    return None
+
+
+def settled(interp: Interpreter, value: Value) -> Value:
+    """The value of a name, with what was imported lazily looked up; a test may choose between two imports."""
+    if Lazy not in map(type, members(value)):
+        return value
+    found = (force(interp, each) if type(each) is Lazy else each for each in members(value))
+    return join_all(found) or UNKNOWN
+
+
+def force(interp: Interpreter, lazy: Lazy) -> Value:
+    """The value of a name that was imported lazily. Inside a circle of imports it is unknown."""
+    unknown = Opaque(f"{lazy.module.name}.{lazy.name}", "import", Origin(lazy.node, lazy.module))
+    if lazy.running:
+        return unknown
+    lazy.running = True
+    value = member(interp, lazy.module, lazy.name)
+    lazy.running = False
+    return value if value is not None else unknown

@@ -1,1 +1,0 @@
-"""Source texts in, the model of the training program out."""

@@ -1,0 +1,1 @@
+"""Bytes, text and tree: files, notebooks, configuration files, and places in them. It knows nothing of torch."""

@@ -1,0 +1,1 @@
+"""The facts of a training: source texts in, the model of the training program out."""

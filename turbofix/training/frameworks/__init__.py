@@ -1,0 +1,1 @@
+"""Trainings whose loop a framework owns, and the switches of Trainer, Lightning, Accelerate and Fabric."""

@@ -1,0 +1,1 @@
+"""The layers of a model: attention, convolutions, products, formulas, and what a compiler makes of them."""

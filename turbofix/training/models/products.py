@@ -1,0 +1,387 @@
+"""Which layers of a model multiply matrices, and how wide they are where literals (or options' defaults) tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from turbofix.dataflow.facts import constants
+from turbofix.domain.trace import Arguments, Passed
+from turbofix.domain.values import UNKNOWN, Const, External, Instance, Made, Opaque, Option, Value, join_all, members
+from turbofix.regex import regex
+from turbofix.training.model import Product, Products
+
+_LAYERS: dict[str, tuple[str, str]] = {
+    "torch.nn.Linear": ("in_features", "out_features"),
+    "torch.nn.RNNCell": ("input_size", "hidden_size"),
+    "torch.nn.LSTMCell": ("input_size", "hidden_size"),
+    "torch.nn.GRUCell": ("input_size", "hidden_size"),
+    **{
+        f"torch_geometric.nn.{name}": ("in_channels", "out_channels")
+        for name in (
+            *("ARMAConv", "ClusterGCNConv", "FastRGCNConv", "FiLMConv", "GATConv", "GATv2Conv", "GCNConv", "GENConv"),
+            *("GraphConv", "LEConv", "Linear", "PNAConv", "RGATConv", "RGCNConv", "SAGEConv", "SGConv", "SplineConv"),
+            *("SuperGATConv", "TAGConv"),
+        )
+    },
+    "torch_geometric.nn.GCN2Conv": ("channels", "channels"),
+    "torch_geometric.nn.SignedGCN": ("in_channels", "hidden_channels"),
+}
+"""Layers with products for each row of their input: the parameters, the first two, that tell how wide they are."""
+
+_STACKS = {"torch.nn.TransformerEncoder": "encoder_layer", "torch.nn.TransformerDecoder": "decoder_layer"}
+"""What repeats a layer that it is given: the parameter, the first one."""
+
+_ATTENTION: dict[str, tuple[str, int | None]] = {
+    "torch.nn.MultiheadAttention": ("embed_dim", None),
+    "torch.nn.Transformer": ("d_model", 5),
+    "torch.nn.TransformerEncoderLayer": ("d_model", 2),
+    "torch.nn.TransformerDecoderLayer": ("d_model", 2),
+}
+"""Layers with an attention: the parameter, the first one, of its width, and where ``dim_feedforward`` stands."""
+
+_WIDTH, _BEHIND = 512, 2048  # the defaults of torch.nn.Transformer and, the second, of its layers
+
+_OTHERS = frozenset(
+    (
+        *("torch.nn.LazyLinear", "torch.nn.Bilinear", "torch.nn.AdaptiveLogSoftmaxWithLoss"),
+        *(*_ATTENTION, *_STACKS),
+        *(f"torch_geometric.nn.{name}" for name in ("GAT", "GCN", "GraphSAGE", "GIN", "MLP")),
+    )
+)
+"""Other layers with products, whose widths are not known where a class of the program's own derives from them."""
+
+_WITHOUT = frozenset(
+    f"torch_geometric.nn.{name}"
+    for name in (
+        *("APPNP", "BatchNorm", "DeepGCNLayer", "DiffGroupNorm", "DynamicEdgeConv", "EdgeConv", "GINConv", "GINEConv"),
+        *("GraphNorm", "GraphSizeNorm", "HeteroConv", "InstanceNorm", "JumpingKnowledge", "LayerNorm", "LightGCN"),
+        *("MessageNorm", "PairNorm", "Sequential"),
+    )
+)
+"""Layers of other libraries without a product of their own; what they are given is looked at by itself."""
+
+FAMILIES = (
+    *("densenet", "efficientnet", "googlenet", "inception", "mnasnet", "mobilenet", "regnet", "resnet", "resnext"),
+    *("segmentation.deeplabv3", "segmentation.fcn", "segmentation.lraspp", "shufflenet", "squeezenet", "wide_resnet"),
+    *("ecaresnet", "hrnet", "resnest", "rexnet", "seresnet", "seresnext", "xception"),
+)
+"""Names of convolutional networks that end in one thin linear layer, as torchvision and timm have them."""
+
+_SEGMENTING, _ATTENDING = "segmentation_models_pytorch.", "DPT|MAnet|PAN|Segformer|UPerNet"
+"""Networks whose products are their encoder's, and those of them that have products of their own."""
+
+_WITH_CLASSIFIER = ("densenet", "efficientnet", "mnasnet", "mobilenet", "segmentation.", "squeezenet")
+"""Those of them whose last layers torchvision calls ``classifier``; those of the others are its ``fc``."""
+
+_CLASSIFIERS = {"vgg": 25088, "alexnet": 9216}
+"""Networks of torchvision with a classifier of two wide layers: the numbers that it takes."""
+
+_HIDDEN = 4096
+
+_LARGE = ("beit", "cait", "convnext", "deit", "eva", "mixer_", "swin", "vit_")
+"""Names of torchvision's and timm's networks with linear layers over all positions."""
+
+_DETECTORS = tuple(f"detection.{name}_" for name in ("fasterrcnn", "keypointrcnn", "maskrcnn"))
+"""Networks of torchvision with two wide layers over 512 proposals of each picture."""
+
+_SMALLEST = (192, 768)
+"""The largest matrix that the narrowest of the transformers has which are counted by their kind (ViT-Tiny)."""
+
+_SMALL_CLASSES = (
+    *("Autoformer", "Bit", "ConvNext", "DecisionTransformer", "EfficientFormer", "EfficientNet", "Informer", "Levit"),
+    *("MobileNet", "MobileViT", "PatchTS", "PoolFormer", "RegNet", "ResNet", "Segformer", "TimeSeries", "Timm", "Van"),
+    *("AutoBackbone", "AutoModelForDepth", "AutoModelForImage", "AutoModelForInstance", "AutoModelForKeypoint"),
+    *("AutoModelForObject", "AutoModelForSemantic", "AutoModelForUniversal", "AutoModelForZeroShotObject"),
+)
+"""Classes of transformers whose networks are convolutions or narrow, or may be."""
+
+_SMALL = regex(
+    r"(?:^|[-_/.])(?:debug|dummy|micro|mini|nano|pico|random|small-test|test|tiny|toy)(?:[-_/.]|$)", re.IGNORECASE
+)
+"""Words in the names of checkpoints that are narrow, most of them for tests."""
+
+QUANTIZED = ("load_in_4bit", "load_in_8bit", "quantization_config")
+
+_FULL = ("torch.float32", "torch.float")
+
+_CONVOLUTIONS = tuple(f"torch.nn.{lazy}Conv" for lazy in ("", "Lazy"))
+
+_LABELS = 64
+"""Entries up to which an embedding is taken to be of classes; alphabets and vocabularies have more."""
+
+_GROUPS = 6
+"""Where ``groups`` stands among a convolution's parameters."""
+
+_GRAPHS = ("torch_geometric.nn.", "dgl.nn.")
+
+_SEQUENCES = frozenset(
+    (*(f"torch.nn.{name}" for name in ("GRU", "LSTM", "LayerNorm", "RMSNorm", "RNN")), *_ATTENTION, *_STACKS)
+)
+"""They tell of inputs with a position: layers beside them work on every token."""
+
+
+def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[object], unseen: bool) -> Products:
+    """What the layers of a model say: ``bases`` are the external classes that the program's own layers derive from.
+
+    ``whole`` is what the model can be itself: a part of it may be there for some of its layers.
+    """
+    found: dict[Product, None] = {}
+    channels: list[int | None] = [0]
+    names = set(bases)
+    beside_network = False
+    idle = {id(each) for part in parts for each in _never_called(part)}
+    for part in parts:
+        qualname = _short(part.qualname)
+        if qualname == "torch.nn.Module" or id(part) in idle:
+            continue
+        if is_convolutional(part):
+            names.add("torch.nn.Conv2d")
+            channels.append(None)
+            beside_network = True
+            continue
+        names.add(qualname)
+        if qualname.startswith(_CONVOLUTIONS):
+            channels += _channels(part)
+        if qualname in _LAYERS:
+            found[_product(qualname, part.arguments)] = None
+        elif qualname in _ATTENTION:
+            found.update(dict.fromkeys(_attention(qualname, part.arguments)))
+        elif qualname in _STACKS:
+            if not _holds_a_layer(part):
+                found[Product(qualname)] = None
+        elif qualname in _OTHERS:
+            found[Product(qualname)] = None
+        else:
+            found.update(dict.fromkeys(_of_a_kind(part, any(part is each for each in whole))))
+    for base in bases:
+        if base in _LAYERS or base in _OTHERS:
+            found[Product(base)] = None
+    known = all(
+        (name.startswith("torch.nn.") and not name.endswith("*")) or name in _LAYERS or name in _WITHOUT
+        for name in names
+    )
+    return Products(
+        layers=tuple(found),
+        complete=known and not unseen,
+        beside_convolutions=any(name.startswith(_CONVOLUTIONS) for name in names),
+        beside_network=beside_network,
+        of_sequences=bool(names & _SEQUENCES),
+        of_graphs=any(name.startswith(_GRAPHS) for name in names),
+        embeds="torch.nn.Embedding" in bases
+        or any(part.qualname == "torch.nn.Embedding" and not _is_of_labels(part) for part in parts),
+        channels=_most(None if any(name.startswith(_CONVOLUTIONS) for name in bases) else 0, *channels),
+    )
+
+
+def _short(qualname: str) -> str:
+    """The public name of what PyTorch Geometric also has in the module that defines it."""
+    for package in ("models", "conv", "dense"):
+        prefix = f"torch_geometric.nn.{package}."
+        if qualname.startswith(prefix) and "." not in qualname[len(prefix) :]:
+            return f"torch_geometric.nn.{qualname[len(prefix) :]}"
+    return qualname
+
+
+def _is_of_labels(part: Made) -> bool:
+    """Whether an embedding is of a few classes, one for each sample, and not of the tokens of a text."""
+    known = _width(part.arguments.get("num_embeddings", 0))
+    return known is not None and known <= _LABELS
+
+
+def _channels(part: Made) -> tuple[int | None, int | None]:
+    """How many channels a convolution takes and gives."""
+    lazy = "nn.Lazy" in part.qualname
+    taken = None if lazy else _width(part.arguments.get("in_channels", 0))
+    return taken, _width(part.arguments.get("out_channels", 0 if lazy else 1))
+
+
+def _most(*numbers: int | None) -> int | None:
+    """The largest number; None where one is not known."""
+    known = [number for number in numbers if number is not None]
+    return max(known) if len(known) == len(numbers) else None
+
+
+def _product(layer: str, arguments: Arguments) -> Product:
+    first, second = _LAYERS[layer]
+    taken, given = arguments.get(first, 0), arguments.get(second, 1 if second != first else 0)
+    inputs, outputs = _range(taken), _range(given)
+    heads = arguments.get("heads", 2) if layer.endswith(("GATConv", "GATv2Conv")) else None
+    if heads is not None and outputs is not None:
+        several = _range(heads)
+        outputs = (outputs[0] * several[0], outputs[1] * several[1]) if several is not None else None
+    found = _between(layer, inputs, outputs)
+    if found.elements is None and heads is None:
+        by_default = _between(layer, _range(_left_out(taken)), _range(_left_out(given)))
+        return replace(found, narrow=by_default.sure)
+    return found
+
+
+def _left_out(passed: Passed | None) -> Passed | None:
+    """What is passed where a parameter that a ``**mapping`` may fill, and whose default is None, is left out.
+
+    None itself is no width: ``default(width, 512)`` is 512 then.
+    """
+    found = list(members(passed.value)) if passed is not None else []
+    if not any(isinstance(each, Const) and each.value is None for each in found):
+        return passed
+    rest = [
+        each
+        for each in found
+        if not (isinstance(each, Const) and each.value is None)
+        and not (isinstance(each, Opaque) and each.how == "parameter")
+    ]
+    return Passed(join_all(rest) or UNKNOWN)
+
+
+def _between(layer: str, inputs: tuple[int, int] | None, outputs: tuple[int, int] | None) -> Product:
+    """A layer whose sides lie in these ranges, of which both ends occur."""
+    if inputs is None or outputs is None:
+        return Product(layer, inputs[1] if inputs is not None else None, outputs[1] if outputs is not None else None)
+    narrow = max((inputs[1], outputs[0]), (inputs[0], outputs[1]), key=lambda sides: sides[0] * sides[1])
+    several = inputs[0] != inputs[1] and outputs[0] != outputs[1]
+    return Product(layer, inputs[1], outputs[1], narrow if several else None)
+
+
+def _attention(layer: str, arguments: Arguments) -> list[Product]:
+    """The products of a layer with an attention: its projections, and the layers behind it."""
+    name, behind = _ATTENTION[layer]
+    if arguments.open or arguments.star:
+        return [Product(layer)]
+    passed = arguments.get(name, 0)
+    width = _width(passed) if passed is not None else _WIDTH if layer == "torch.nn.Transformer" else None
+    found = [Product(layer, width, width)]
+    if behind is not None:
+        passed = arguments.get("dim_feedforward", behind)
+        found.append(Product(layer, width, _width(passed) if passed is not None else _BEHIND))
+    return found
+
+
+def _holds_a_layer(part: Made) -> bool:
+    """Whether what repeats a layer is given one that is known, which is looked at by itself."""
+    passed = part.arguments.get(_STACKS[part.qualname], 0)
+    given = list(members(passed.value)) if passed is not None else []
+    return bool(given) and all(isinstance(each, (Made, Instance)) for each in given)
+
+
+def _width(passed: Passed | None) -> int | None:
+    """The number that is passed, the largest where it is one of several."""
+    found = _range(passed)
+    return found[1] if found is not None else None
+
+
+def _range(passed: Passed | None) -> tuple[int, int] | None:
+    """The smallest and the largest number that is passed; None where it may be another one."""
+    if passed is None or not all(isinstance(member, (Const, Option)) for member in members(passed.value)):
+        return None
+    found = list(constants(passed.value))
+    numbers = [each for each in found if isinstance(each, int) and each > 0]
+    return (min(numbers), max(numbers)) if numbers and len(numbers) == len(found) else None
+
+
+# --- what other libraries are known for ---------------------------------------------------------------------------
+
+
+def _of_a_kind(part: Made, whole: bool) -> list[Product]:
+    """The largest products of a library's ready-made network, as far as its kind tells."""
+    library = part.qualname.partition(".")[0]
+    if library in ("transformers", "diffusers"):
+        return [Product(part.qualname, *_SMALLEST, by_position=True)] if _is_wide(part, library) else []
+    names = names_of(part)
+    if not names:
+        return []
+    if all(name.startswith(_LARGE) for name in names):
+        return [Product(part.qualname, *_SMALLEST, by_position=True)]
+    if library != "torchvision":  # timm writes the same classifiers as convolutions
+        return []
+    if all(name.startswith(_DETECTORS) for name in names) and "roi_heads" not in part.attributes:
+        return [Product(part.qualname, 12544, 1024, by_position=True)]
+    if whole and "classifier" not in part.attributes:
+        taken = [each for name in names for kind, each in _CLASSIFIERS.items() if name.startswith(kind)]
+        if len(taken) == len(names):
+            return [Product(part.qualname, min(taken), _HIDDEN), Product(part.qualname, _HIDDEN, _HIDDEN)]
+    return []
+
+
+def names_of(part: Made) -> list[str]:
+    """The names of a ready-made network of timm or torchvision that a call can make; none where they are not known."""
+    if part.qualname.startswith(_SEGMENTING) and not re.search(_ATTENDING, part.qualname):
+        return _encoders(part)
+    package, _, name = part.qualname.partition("torchvision.models.")
+    if part.qualname not in ("timm.create_model", "torchvision.models.get_model"):
+        return [] if package or not name else [name.lower()]
+    passed = part.arguments.get("model_name" if part.qualname.startswith("timm") else "name", 0)
+    named = list(constants(passed.value)) if passed is not None else []
+    known = all(isinstance(each, str) and each for each in named)
+    return [re.sub("^(hf[-_]hub:)?(timm/)?(tf_|gluon_)?", "", str(each).lower()) for each in named] if known else []
+
+
+def _encoders(part: Made) -> list[str]:
+    """The convolutional networks with which one of segmentation_models_pytorch may begin."""
+    by_name = part.qualname.endswith(".create_model")
+    kind, encoder = part.arguments.get("arch", 0), part.arguments.get("encoder_name", 1 if by_name else 0)
+    kinds = " ".join(map(str, constants(kind.value))) if kind is not None else ""
+    if by_name and (not kinds or re.search(_ATTENDING, kinds, re.IGNORECASE)):
+        return []
+    named = list(constants(encoder.value)) if encoder is not None else ["resnet34"]
+    return [re.sub("^(timm-|tu-|se_)", "", str(each).lower()) for each in named]
+
+
+def _is_wide(part: Made, library: str) -> bool:
+    """Whether a network of transformers or diffusers is known to be wide, and made in float32."""
+    package, _, call = part.qualname.rpartition(".")
+    cls = package.rpartition(".")[2]
+    if call != "from_pretrained" or (library == "transformers" and cls.startswith(_SMALL_CLASSES)):
+        return False  # (a configuration may make it narrow)
+    if library == "diffusers" and "Transformer" not in cls and not cls.startswith(("UNet2DCondition", "ControlNet")):
+        return False
+    if any(name in part.arguments.keywords for name in QUANTIZED) or not _is_in_float32(part.arguments):
+        return False
+    return _is_of_usual_size(part.arguments)
+
+
+def _is_in_float32(arguments: Arguments) -> bool:
+    """Whether nothing asks for another precision, nor for that of the checkpoint (``"auto"``)."""
+    passed = arguments.keywords.get("torch_dtype") or arguments.keywords.get("dtype")
+    return passed is None or all(
+        (isinstance(each, External) and each.qualname in _FULL)
+        or (isinstance(each, Const) and each.value in (None, "float32"))
+        for each in members(passed.value)
+    )
+
+
+def _is_of_usual_size(arguments: Arguments) -> bool:
+    """Whether nothing says that a checkpoint is one of the narrow ones."""
+    passed = arguments.get("pretrained_model_name_or_path", 0)
+    return not any(
+        isinstance(name, str) and _SMALL.search(name)
+        for name in (constants(passed.value) if passed is not None else ())
+    )
+
+
+def is_convolutional(part: Made) -> bool:
+    """Whether a library's ready-made model is a convolutional network with one thin linear layer at its end."""
+    names = names_of(part)
+    return bool(names) and all(name.startswith(FAMILIES) for name in names)
+
+
+def _never_called(part: Made) -> list[Made]:
+    """What a program sets as the last layers of torchvision's convolutional networks, under a name that they lack.
+
+    ``model.classifier = ...`` is for the DenseNets among the networks of a choice, and not for the ResNets.
+    """
+    if not part.qualname.startswith("torchvision.models.") or not is_convolutional(part):
+        return []
+    kinds = {"classifier" if name.startswith(_WITH_CLASSIFIER) else "fc" for name in names_of(part)}
+    lacking = {"classifier", "fc"} - kinds
+    return [each for name in sorted(lacking) for each in _with_its_layers(part.attributes.get(name))]
+
+
+def _with_its_layers(value: Value | None) -> Iterator[Made]:
+    """Layers, and those that they are given."""
+    for each in members(value):
+        if isinstance(each, Made) and each.qualname.startswith("torch.nn."):
+            yield each
+            for given in each.arguments.values():
+                yield from _with_its_layers(given)

@@ -1,0 +1,1 @@
+"""Optimizers: what they hold, and what their fused kernels take."""

@@ -1,0 +1,1 @@
+"""What a training step does: backward passes, updates, averages, gradients that nobody uses."""

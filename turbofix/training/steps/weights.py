@@ -1,0 +1,190 @@
+"""What an update of a step changes, in words of the function that makes it: ``model`` for ``model.parameters()``, else
+what the optimizer has in its groups.
+
+It is worked out for the updates of programs that clip no gradients: nobody else asks.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.dataflow.facts import Frame
+from turbofix.dataflow.questions import Analysis
+from turbofix.domain.trace import Event
+from turbofix.domain.values import Instance, Made, Opaque, Tensor, Value, flatten, members
+from turbofix.interpreter.execution import ModuleFile
+from turbofix.regex import regex
+from turbofix.source.names import dotted, loads, parameters
+from turbofix.source.wording import Wording
+from turbofix.training.model import Weights
+from turbofix.training.objects import models_in, parameter_owners
+from turbofix.training.steps.acts import concerned, optimizers_in
+
+_HOOKS = Wording(("register_",), regex(r"\bregister_(full_)?(backward_)?(post_accumulate_grad_)?hook\b"))
+_LOADING = regex(r"\.load_state_dict$")
+
+
+def weights(analysis: Analysis, updates: list[Event], training: list[Event], clips: bool) -> tuple[Weights, ...]:
+    """The parameters of each update, where they are all those of one object that its function has a name for."""
+    if clips:
+        return ()
+    by_node: dict[ast.AST, list[Event]] = {}
+    for update in updates:
+        by_node.setdefault(update.node, []).append(update)
+    found = [_weights(analysis, events, training) for events in by_node.values()]
+    return tuple(sorted(found, key=lambda each: each.update))
+
+
+def _registering_hooks(analysis: Analysis) -> ModuleFile | None:
+    return next((each for each in analysis.execution.modules.values() if _HOOKS.is_in(each.text)), None)
+
+
+def _weights(analysis: Analysis, events: list[Event], training: list[Event]) -> Weights:
+    site = analysis.facts.site(events[0])
+    made = {id(each): each for event in events for each in optimizers_in(concerned(event))}
+    if len(made) != 1:
+        return Weights(site, why_not="which optimizer steps here is not known")
+    (optimizer,) = made.values()
+    if not isinstance(optimizer, Made):
+        return Weights(site, why_not="the optimizer is one of the project's own")
+    hooking = analysis.once("registers hooks", lambda: _registering_hooks(analysis))
+    if hooking is not None:
+        return Weights(site, why_not=f"{hooking.path.name} registers hooks, which may change the gradients already")
+    passed = optimizer.arguments.get("params", 0)
+    owners = {id(each): each for each in _owners(passed.value)} if passed is not None else {}
+    owner = next(iter(owners.values())) if len(owners) == 1 else None
+    model = analysis.facts.origin_site(owner.origin) if owner is not None else None
+    handler = _handler(events, training, optimizer, owner)
+    if handler is not None:
+        where = analysis.facts.site(handler).line_from(site.path)
+        return Weights(site, model=model, why_not=f"{where} may change the gradients already")
+    more = any(each.name.endswith(".add_param_group") for each in analysis.facts.of("call", "unknown_call"))
+    if owner is None or passed is None or passed.node is None or more:
+        return Weights(site, model=model)
+    frames = [analysis.facts.frames(event) for event in events]
+    for text in (
+        names_before(events[0], frames[0][-1]) if is_all(analysis, passed.node, optimizer.origin.module) else ()
+    ):
+        if all(is_owner(analysis, text, each, owner) for each in frames):
+            return Weights(site, dotted(text), model)
+    return Weights(site, model=model)
+
+
+def _owners(value: Value) -> Iterator[Made | Instance | Opaque]:
+    for owner in parameter_owners([value]):
+        yield from models_in(owner)
+
+
+def is_owner(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], owner: Value) -> bool:
+    """Whether an expression is certainly the object whose parameters are trained, or a wrapper of it."""
+    found = members(analysis.facts.evaluate(node, frames))
+    return bool(found) and all([each is owner for each in models_in(one)] == [True] for one in found)
+
+
+def names_before(update: Event, frame: Frame) -> list[ast.Name | ast.Attribute]:
+    """The names that the function of an update reads before it, those that it calls first; each once."""
+    line = getattr(update.node, "lineno", 0)
+    called: dict[str, ast.Name | ast.Attribute] = {}
+    other: dict[str, ast.Name | ast.Attribute] = {}
+    body = getattr(frame.scope, "body", [])
+    for statement in body if isinstance(body, list) else ():
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or statement.lineno > line:
+            continue
+        for each in loads(statement):
+            chain: ast.expr = each
+            name = dotted(each) or ""
+            if each.lineno > line:
+                continue
+            called.setdefault(name, each)
+            while isinstance(chain, ast.Attribute):
+                chain = chain.value
+                if isinstance(chain, (ast.Name, ast.Attribute)):
+                    other.setdefault(dotted(chain) or "", chain)
+    return list({**called, **other}.values())
+
+
+def _handler(updates: list[Event], training: list[Event], optimizer: Made, owner: Value | None) -> Event | None:
+    """A call between the last backward and the update that is given the weights, the model or the optimizer."""
+    first = min(update.order for update in updates)
+    start = max((each.order for each in training if each.kind == "backward" and each.order < first), default=first)
+    for event in training:
+        if event.kind not in ("call", "unknown_call") or not start < event.order < first or event.arguments is None:
+            continue
+        if _LOADING.search(event.name):
+            continue
+        for each in (one for value in event.arguments.values() for one in flatten(value, 3)):
+            if each is optimizer or (each is owner and owner is not None):
+                return event
+            if isinstance(each, Tensor) and each.roles & {"param", "grad"} and event.name.partition(".")[0] != "torch":
+                return event
+    return None
+
+
+# --- all parameters of a model ----------------------------------------------------------------------------------------
+
+
+def is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 3, *, groups: bool = False) -> bool:
+    """Whether an optimizer's first argument is all that a model has to train, perhaps in ``groups``."""
+    if depth < 0:
+        return False
+    if isinstance(node, ast.Name):
+        owner = analysis.facts.bindings.owner(node.id, node, module)
+        writes = analysis.facts.bindings.writes(owner, node.id)
+        (write,) = writes if len(writes) == 1 else (None,)
+        return isinstance(write, ast.Assign) and is_all(analysis, write.value, module, depth - 1, groups=groups)
+    if _of_parameters(node, "parameters"):
+        return True
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        if node.func.id in ("list", "tuple") and len(node.args) == 1:
+            return is_all(analysis, node.args[0], module, depth - 1)
+        if node.func.id == "filter" and len(node.args) == 2 and isinstance(node.args[0], ast.Lambda):
+            test, given = node.args[0].body, parameters(node.args[0])
+            asks = len(given) == 1 and asks_for_gradients(test, given[0].arg)
+            return asks and _of_parameters(node.args[1], "parameters")
+        return False
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+        conditions = _conditions(node)
+        return conditions is not None and all(asks_for_gradients(each, dotted(node.elt) or "") for each in conditions)
+    if not groups or not isinstance(node, ast.List):
+        return False
+    fields = [each for each in node.elts if isinstance(each, ast.Dict)]
+    pairs = [pair for each in fields for pair in zip(each.keys, each.values, strict=True)]
+    params = [value for key, value in pairs if getattr(key, "value", None) == "params"]
+    return len(params) == len(node.elts) and all(
+        _conditions(each) is not None
+        if isinstance(each, (ast.ListComp, ast.GeneratorExp))
+        else is_all(analysis, each, module, depth - 1)
+        for each in params
+    )
+
+
+def _conditions(node: ast.ListComp | ast.GeneratorExp) -> list[ast.expr] | None:
+    """The tests of a comprehension that picks parameters of one model; None for any other."""
+    (generator,) = node.generators if len(node.generators) == 1 else (None,)
+    if generator is None or not isinstance(node.elt, ast.Name):
+        return None
+    target = generator.target
+    if _of_parameters(generator.iter, "named_parameters"):
+        if not (isinstance(target, ast.Tuple) and len(target.elts) == 2 and dotted(target.elts[1]) == node.elt.id):
+            return None
+    elif not _of_parameters(generator.iter, "parameters") or dotted(target) != node.elt.id:
+        return None
+    return [
+        part
+        for test in generator.ifs
+        for part in (test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test])
+    ]
+
+
+def _of_parameters(node: ast.AST, method: str) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+        and not (node.args or node.keywords)
+    )
+
+
+def asks_for_gradients(test: ast.expr, parameter: str) -> bool:
+    return dotted(test) == f"{parameter}.requires_grad"
