@@ -11,7 +11,7 @@ from pathlib import Path
 from turbofix.editing.edit import Refuse
 from turbofix.regex import regex
 from turbofix.source.answers import everything
-from turbofix.source.sites import FUNCTIONS, LOOPS
+from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.training.model import Look, Sync
 
 from ._deferring import Deferral, annotated, kept_on_device, may_be_view, number_of, refuse_mixtures

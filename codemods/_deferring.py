@@ -11,7 +11,7 @@ from turbofix.editing.edit import Refuse
 from turbofix.records import dataclass
 from turbofix.source.names import dotted, stores, walk_here
 from turbofix.source.nodes import walk
-from turbofix.source.sites import LOOPS
+from turbofix.source.places import LOOPS
 from turbofix.training.model import Accumulator, Sync
 
 from ._numbers import Number, Results, is_counted, kind_of

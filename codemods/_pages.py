@@ -14,7 +14,7 @@ from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import everything, kept
 from turbofix.source.names import Bindings, dotted, reads_of
 from turbofix.source.nodes import parse, walk
-from turbofix.source.sites import LOOPS, Places
+from turbofix.source.places import LOOPS, Places
 from turbofix.training.model import TrainingProgram
 from turbofix.training.told.written import calls_by_name
 

@@ -54,11 +54,12 @@ from dataclasses import replace
 from turbofix.assumptions import LEARNS_IN_LARGER, ON_GPU, ONE_SIZE, OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit, Refuse
-from turbofix.findings import STUB, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.names import dotted, targets
 from turbofix.source.nodes import walk
+from turbofix.source.site import STUB
 from turbofix.training.data.sizes import is_bound_by_launches
 from turbofix.training.evidence import of_loader, of_value
 from turbofix.training.model import (

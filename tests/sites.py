@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from turbofix.editing.edit import Edit
-from turbofix.findings import Site
+from turbofix.source.site import Site
 
 PATH = Path("/project/train.py")
 BOM = "\ufeff"

@@ -10,9 +10,9 @@ from commands import Run, runner
 
 from turbofix.editing.edit import Edit, Refuse
 from turbofix.editing.selfcheck import check
-from turbofix.findings import Site
 from turbofix.source.datafile import DataText, NotPlainError
 from turbofix.source.datafile import lost as found_lost
+from turbofix.source.site import Site
 
 PATH = Path("/project/zero.json")
 

@@ -17,7 +17,7 @@ from sites import BOM, PATH, at, edit_of, site_of, source_of
 from turbofix.editing.edit import Conflict, Edit, Refuse, undone
 from turbofix.editing.positions import Tree, Trees, Unreadable
 from turbofix.editing.selfcheck import check
-from turbofix.findings import Site
+from turbofix.source.site import Site
 
 Do = Callable[[Edit, str], None]
 

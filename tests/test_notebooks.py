@@ -17,11 +17,12 @@ from turbofix.editing.selfcheck import check_text
 from turbofix.engine import project
 from turbofix.engine.pipeline import FileReport, shift
 from turbofix.engine.project import Chosen
-from turbofix.findings import InPlace, Site
+from turbofix.findings import InPlace
 from turbofix.report import diff, renderer
 from turbofix.source.files import Source, SourceError, Workspace, decode, python_files
 from turbofix.source.magics import MARK, mask, unmask
 from turbofix.source.notebook import FENCE, split
+from turbofix.source.site import Site
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "notebooks"
 CHOSEN = Chosen(gpu="ampere", torch_version=(2, 4))

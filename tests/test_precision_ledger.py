@@ -20,7 +20,8 @@ from benchmarks.precision.sweep import Said, Swept
 from turbofix import registry
 from turbofix.assumptions import ON_GPU, Assumption
 from turbofix.codemod import Codemod
-from turbofix.findings import Examined, Risk, Site
+from turbofix.findings import Examined, Risk
+from turbofix.source.site import Site
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 HEADER = "repository\tcommit\tpath\tcodemod\tline\tverdict\treason\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from turbofix.findings import Site
+from turbofix.source.site import Site
 from turbofix.training.model import Framework, Step, Target, TrainingProgram
 from turbofix.training.program import analyse
 

@@ -12,11 +12,12 @@ import pytest
 from turbofix.assumptions import ONE_SIZE, WIDE_ENOUGH
 from turbofix.engine.pipeline import FileReport
 from turbofix.engine.project import Outcome
-from turbofix.findings import Evidence, Examined, Gain, InPlace, Risk, Site, Worth
+from turbofix.findings import Evidence, Examined, Gain, InPlace, Risk, Worth
 from turbofix.report import concise, diff, github, markdown, renderer, rich, sarif, statistics
 from turbofix.report import json as json_report
 from turbofix.report.text import Style
 from turbofix.source.files import Source, Workspace, decode
+from turbofix.source.site import Site
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,8 @@ from turbofix.assumptions import ON_GPU, ONE_SIZE
 from turbofix.engine.pipeline import FileReport
 from turbofix.engine.project import Outcome
 from turbofix.engine.sharing import objections
-from turbofix.findings import Examined, InPlace, Risk, Site
+from turbofix.findings import Examined, InPlace, Risk
+from turbofix.source.site import Site
 
 ENGINE = Path("/project/engine.py")
 SITE = Site(ENGINE, 4, 8, 5, 20, "Call")

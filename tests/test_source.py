@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from turbofix.source import files as source_module
 from turbofix.source.files import Source, SourceError, Workspace, decode, python_files, read_source, write_bytes
-from turbofix.source.files import files as source_module
 
 LATIN = "# -*- coding: latin-1 -*-\nname = 'Zoë'\n".encode("latin-1")
 

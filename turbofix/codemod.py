@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turbofix.assumptions import RECENT_TORCH, Assumption
-from turbofix.findings import UNSEEN, Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
+from turbofix.findings import UNSEEN, Evidence, Finding, Gain, InPlace, Refusal, Risk, Worth
+from turbofix.source.site import Site
 
 if TYPE_CHECKING:
     from turbofix.editing.edit import Edit

@@ -11,8 +11,9 @@ from benchmarks.precision.ledger import Key
 from benchmarks.precision.pool import TookTooLong, limited
 from turbofix import registry
 from turbofix.engine import pipeline
-from turbofix.findings import Examined, Risk, Site, spot
+from turbofix.findings import Examined, Risk
 from turbofix.source.files import Source
+from turbofix.source.site import Site, spot
 from turbofix.training.model import Target
 
 

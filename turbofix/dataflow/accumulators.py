@@ -7,16 +7,16 @@ from dataclasses import field
 from typing import Literal
 
 from turbofix.dataflow.facts import Frame
+from turbofix.dataflow.known import Accumulator, Read
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.uses import STORING
 from turbofix.domain.trace import Event
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.records import dataclass
 from turbofix.source.answers import everything
 from turbofix.source.names import dotted, reads_of
-from turbofix.source.sites import LOOPS, contains
-from turbofix.training.model import Accumulator, Read
+from turbofix.source.places import LOOPS, contains
+from turbofix.source.site import Site
 
 When = Literal["every_step", "every_n", "condition", "after_loop", "elsewhere"]
 _SEEN_IN_LOOP: dict[str, When] = {"every_n": "every_n", "condition": "condition", "except": "condition"}

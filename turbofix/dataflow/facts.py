@@ -33,14 +33,14 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.findings import Site
 from turbofix.interpreter.execution import Execution, ModuleFile
 from turbofix.library.tables import BARS, canonical
 from turbofix.records import dataclass
 from turbofix.source.answers import every, once_per_node, parents_in, statements
 from turbofix.source.names import ASSIGNING, Bindings, default_of, parameters, written
 from turbofix.source.nodes import walk
-from turbofix.source.sites import LOOPS, SCOPES, Places, contains
+from turbofix.source.places import LOOPS, SCOPES, Places, contains
+from turbofix.source.site import Site
 
 if TYPE_CHECKING:
     from turbofix.domain.trace import LoopRecord

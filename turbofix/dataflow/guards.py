@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 
 from turbofix.dataflow.facts import Facts, Frame, argument_for, settled, stack_of
+from turbofix.dataflow.known import ALWAYS, Guard
 from turbofix.domain.trace import Event
 from turbofix.domain.values import External, Function, Instance, Made, Opaque, Option, Tensor, members
 from turbofix.interpreter.execution import ModuleFile
@@ -19,8 +20,7 @@ from turbofix.records import dataclass
 from turbofix.source.answers import every, once_per_node
 from turbofix.source.names import dotted, loads, names_of, parameters
 from turbofix.source.nodes import walk
-from turbofix.source.sites import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blocks
-from turbofix.training.model import ALWAYS, Guard
+from turbofix.source.places import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blocks
 
 ORDER = ("always", "config", "rank", "step", "every_n", "condition", "except")
 _UNCHANGING = words(

@@ -9,6 +9,7 @@ from typing import Literal
 
 from turbofix.dataflow.facts import Facts, Frame, attribute, stack_of
 from turbofix.dataflow.guards import Condition, Guards
+from turbofix.dataflow.known import Placement
 from turbofix.domain.tensors import DTYPES, is_chosen_outside
 from turbofix.domain.trace import Event
 from turbofix.domain.values import (
@@ -32,8 +33,7 @@ from turbofix.regex import regex
 from turbofix.source.answers import kept
 from turbofix.source.names import dotted, loads, parameters
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS
-from turbofix.training.model import Placement
+from turbofix.source.places import FUNCTIONS
 
 Where = Literal["cpu", "cuda", "conditional", "unknown"]
 Kind = Literal["device", "string", "index", "tensor", "unknown"]

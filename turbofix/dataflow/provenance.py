@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field
 
 from turbofix.dataflow.facts import Facts, settled
+from turbofix.dataflow.known import ABSENT, Argument
 from turbofix.domain.trace import Arguments, Passed
 from turbofix.domain.values import (
     Computed,
@@ -24,7 +25,7 @@ from turbofix.domain.values import (
     Value,
     members,
 )
-from turbofix.findings import Evidence, Site
+from turbofix.findings import Evidence
 from turbofix.interpreter.brains.config_files import HOW
 from turbofix.interpreter.calls import fields_of
 from turbofix.interpreter.execution import ModuleFile
@@ -34,8 +35,8 @@ from turbofix.source.answers import every, once_per_node
 from turbofix.source.datafile import is_data
 from turbofix.source.names import dotted, parameters
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS
-from turbofix.training.model import ABSENT, Argument
+from turbofix.source.places import FUNCTIONS
+from turbofix.source.site import Site
 
 _LONGEST = 60
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from turbofix.source.answers import once_per_node
 from turbofix.source.names import body_of, names_of, parameters, targets
 from turbofix.source.nodes import children
-from turbofix.source.sites import COMPREHENSIONS, FUNCTIONS
+from turbofix.source.places import COMPREHENSIONS, FUNCTIONS
 
 Definitions = dict[str, frozenset[ast.AST]]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from turbofix.dataflow.facts import Facts, Frame, argument_for
 from turbofix.dataflow.guards import Condition, Guards
+from turbofix.dataflow.known import ABSENT, Argument
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Instance, Option, Origin, members
@@ -21,7 +22,6 @@ from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import TRAINERS_START
 from turbofix.records import dataclass
 from turbofix.source.names import default_of, is_main_test
-from turbofix.training.model import ABSENT, Argument
 
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: eq,

@@ -37,7 +37,7 @@ from turbofix.interpreter.calls import parameters_given
 from turbofix.interpreter.execution import Execution
 from turbofix.records import dataclass
 from turbofix.source.names import parameters, targets
-from turbofix.source.sites import COMPREHENSIONS
+from turbofix.source.places import COMPREHENSIONS
 
 STORING = frozenset({"append", "extend", "add", "insert", "put", "appendleft", "setdefault", "push", "send"})
 """Methods that keep their argument."""

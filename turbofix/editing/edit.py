@@ -19,10 +19,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turbofix.findings import STUB, Site
 from turbofix.records import dataclass
 from turbofix.regex import NEWLINE
 from turbofix.source.datafile import is_data
+from turbofix.source.site import STUB, Site
 
 if TYPE_CHECKING:
     import libcst as cst

@@ -15,11 +15,11 @@ from dataclasses import replace
 from turbofix.editing.cst import cst
 from turbofix.editing.edit import Change, Refuse, Role, Shift
 from turbofix.editing.positions import COMPOUND, Tree
-from turbofix.findings import Site
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.magics import FENCE_LINE
 from turbofix.source.nodes import walk
+from turbofix.source.site import Site
 
 WIDTH, MOST = 100, 140
 """A line that would grow beyond so many characters is broken: as long as the file's longest, between these two."""

@@ -23,9 +23,9 @@ from typing import NamedTuple
 from turbofix.editing.cst import CodegenState, cst
 from turbofix.editing.edit import Refuse
 from turbofix.editing.imports import Names
-from turbofix.findings import Site
 from turbofix.regex import NEWLINE, regex
 from turbofix.source.nodes import children, indent, parse, readable, words
+from turbofix.source.site import Site
 
 Span = tuple[int, int]
 

@@ -22,10 +22,11 @@ from turbofix.codemod import Codemod
 from turbofix.config import Suppressions, suppressions
 from turbofix.engine.importers import followed
 from turbofix.engine.sentences import examined_retold, in_place_retold, with_lines
-from turbofix.findings import STUB, Examined, Finding, InPlace, Refusal, Risk, Site, Spot, spot
+from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.nodes import newer_reads, unreadable
+from turbofix.source.site import STUB, Site, Spot, spot
 
 if TYPE_CHECKING:
     from types import FunctionType

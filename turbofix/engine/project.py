@@ -24,7 +24,7 @@ from turbofix.engine.importers import Importers, imported_files, searched
 from turbofix.engine.pipeline import FileReport, Keep, Rewriting, Trust
 from turbofix.engine.sentences import examined_retold, in_place_retold, with_lines
 from turbofix.engine.sharing import Objection, objections
-from turbofix.findings import Examined, InPlace, Risk, Site, Spot, spot
+from turbofix.findings import Examined, InPlace, Risk
 from turbofix.records import dataclass
 from turbofix.source.files import (
     STDIN,
@@ -36,6 +36,7 @@ from turbofix.source.files import (
     why_not_writable,
     write_bytes,
 )
+from turbofix.source.site import Site, Spot, spot
 
 if TYPE_CHECKING:
     from turbofix.source.notebook import Cells

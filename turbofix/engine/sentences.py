@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from turbofix.findings import Evidence, Examined, InPlace, Site
+from turbofix.findings import Evidence, Examined, InPlace
 from turbofix.regex import regex
+from turbofix.source.site import Site
 
 Retell: TypeAlias = Callable[[str, Site], str]
 """A sentence that is said at a place -> the sentence with other lines."""

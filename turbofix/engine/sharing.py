@@ -14,7 +14,8 @@ from turbofix.regex import regex
 if TYPE_CHECKING:
     from turbofix.assumptions import Assumption
     from turbofix.engine.pipeline import FileReport
-    from turbofix.findings import Examined, Site
+    from turbofix.findings import Examined
+    from turbofix.source.site import Site
 
 
 _UNKNOWN = regex(r"\bnot (followed|known|seen)\b|^`turbofix explain")

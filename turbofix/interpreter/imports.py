@@ -25,7 +25,6 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.findings import STUB
 from turbofix.interpreter import access
 from turbofix.interpreter.syntax import changed_members
 from turbofix.library import tables as libraries
@@ -33,6 +32,7 @@ from turbofix.regex import regex
 from turbofix.source.answers import kept, once_per_node
 from turbofix.source.nodes import parse, unreadable
 from turbofix.source.searched import added_folders
+from turbofix.source.site import STUB
 from turbofix.source.wording import Wording
 
 if TYPE_CHECKING:

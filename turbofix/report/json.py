@@ -7,7 +7,8 @@ from typing import Any
 
 from turbofix.engine.pipeline import FileReport
 from turbofix.engine.project import Outcome, shown
-from turbofix.findings import Evidence, Examined, Spot
+from turbofix.findings import Evidence, Examined
+from turbofix.source.site import Spot
 
 VERSION = 1
 

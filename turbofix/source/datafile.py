@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turbofix.findings import Site
 from turbofix.records import dataclass
 from turbofix.regex import NEWLINE, regex
+from turbofix.source.site import Site
 
 if TYPE_CHECKING:
     import yaml

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from turbofix.records import dataclass
 from turbofix.source.answers import once_per_node
 from turbofix.source.nodes import LEAVES, children
-from turbofix.source.sites import COMPREHENSIONS, FUNCTIONS, SCOPES, Places, outside
+from turbofix.source.places import COMPREHENSIONS, FUNCTIONS, SCOPES, Places, outside
 
 if TYPE_CHECKING:
     from turbofix.interpreter.execution import ModuleFile

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from turbofix.findings import Evidence, Site
+from turbofix.findings import Evidence
+from turbofix.source.site import Site
 from turbofix.training.model import (
     Accumulator,
     Argument,

@@ -31,7 +31,6 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import OPTIMIZER_PARAMETERS
 from turbofix.records import dataclass
@@ -39,7 +38,8 @@ from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, is_main_test, parameters
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS, LOOPS, SCOPES
+from turbofix.source.places import FUNCTIONS, LOOPS, SCOPES
+from turbofix.source.site import Site
 from turbofix.training.data.loaders import merged
 from turbofix.training.frameworks.owners import PLACED, is_owner, owner_beside, placed
 from turbofix.training.frameworks.owning import takes_loss

@@ -30,13 +30,13 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.findings import Site, tell_apart
 from turbofix.interpreter.execution import Beside, Execution, ModuleFile, Reader, execute, nothing_beside
 from turbofix.library.tables import BARS, DEAD_ENDS, STARTERS, is_widened, unfit_for_half, words
 from turbofix.source.answers import every, once_per_node
 from turbofix.source.names import body_of, dotted, loaded, names_of, stored
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS, LOOPS
+from turbofix.source.places import FUNCTIONS, LOOPS
+from turbofix.source.site import Site, tell_apart
 from turbofix.training.checkpoints import run
 from turbofix.training.data.lasting import cut_size, iterations, passes
 from turbofix.training.data.loaders import loader_sites, loaders, with_use

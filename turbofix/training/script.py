@@ -10,11 +10,11 @@ from turbofix.dataflow.facts import Frame, unwrapped
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import External, Instance, Made, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import STARTERS, TRAINERS_START
 from turbofix.source.names import is_main_test, stores
 from turbofix.source.nodes import walk
+from turbofix.source.site import Site
 from turbofix.training.model import Region, Script
 from turbofix.training.steps.acts import is_model, optimizers_in
 

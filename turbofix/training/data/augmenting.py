@@ -7,11 +7,11 @@ import ast
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Made, Sequence, Value, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
+from turbofix.source.site import Site
 from turbofix.training.data.datasets import IN_MEMORY, RANDOM_TRANSFORMS
 from turbofix.training.model import Augment
 

@@ -36,7 +36,7 @@ from turbofix.regex import regex
 from turbofix.source.answers import every, once_per_node
 from turbofix.source.names import body_of, dotted, parameters, stores
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS
+from turbofix.source.places import FUNCTIONS
 from turbofix.training.data.lengths import Lengths
 from turbofix.training.data.spawned import CHANGING, Read, names_read, set_later
 from turbofix.training.model import Dataset

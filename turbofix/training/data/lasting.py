@@ -12,7 +12,7 @@ from turbofix.domain.values import Instance, Iterated, Made, Option, Value, memb
 from turbofix.regex import regex
 from turbofix.source.names import dotted
 from turbofix.source.nodes import children, walk
-from turbofix.source.sites import LOOPS
+from turbofix.source.places import LOOPS
 from turbofix.training.data.datasets import PUBLISHED, dataset_of, lengths, published_length
 from turbofix.training.model import ABSENT, Argument
 

@@ -19,7 +19,7 @@ from turbofix.domain.values import Bound, Function, Instance, Made, Value, join_
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.records import dataclass
 from turbofix.source.names import default_of, dotted, parameters
-from turbofix.source.sites import FUNCTIONS
+from turbofix.source.places import FUNCTIONS
 
 _DEPTH = 24
 """How many steps an expression is followed; each costs little, and a script's numbers come a long way."""

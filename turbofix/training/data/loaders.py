@@ -28,12 +28,12 @@ from turbofix.domain.values import (
     join,
     members,
 )
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import LOADER_PARAMETERS
 from turbofix.source.names import dotted, loaded, parameters, targets, written
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS, LOOPS
+from turbofix.source.places import FUNCTIONS, LOOPS
+from turbofix.source.site import Site
 from turbofix.training.data.datasets import collating, dataset_of
 from turbofix.training.data.lasting import written_samples
 from turbofix.training.data.shapes import CUTTING, sizes_of

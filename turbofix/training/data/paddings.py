@@ -11,14 +11,14 @@ from turbofix.dataflow.facts import Frame, constants
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Bound, Class, Const, Function, Instance, Made, Value, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every, kept
 from turbofix.source.names import dotted, is_false, is_nothing, targets
 from turbofix.source.nodes import walk
-from turbofix.source.sites import COMPREHENSIONS, FUNCTIONS, LOOPS
+from turbofix.source.places import COMPREHENSIONS, FUNCTIONS, LOOPS
+from turbofix.source.site import Site
 from turbofix.source.wording import Wording
 from turbofix.training.data.preloading import place_of_helper
 from turbofix.training.data.same_items import datasets_in

@@ -13,14 +13,14 @@ from turbofix.dataflow.mutation import change_after
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Bound, Function, Instance, Iterated, Made, Sequence, Value, flatten, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import body_of, dotted, loads, parameters, targets, walk_here
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS
+from turbofix.source.places import FUNCTIONS
+from turbofix.source.site import Site
 from turbofix.training.data.augmenting import augment
 from turbofix.training.data.datasets import PUBLISHED, making
 from turbofix.training.data.lasting import samples

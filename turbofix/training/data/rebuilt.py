@@ -11,12 +11,12 @@ from turbofix.dataflow.mutation import change_of
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Made, Sequence, Tensor, members
-from turbofix.findings import Site
 from turbofix.library.tables import FROM_HOST, words
 from turbofix.records import dataclass
 from turbofix.source.names import dotted, loads, names_of, stores
 from turbofix.source.nodes import walk
-from turbofix.source.sites import LOOPS
+from turbofix.source.places import LOOPS
+from turbofix.source.site import Site
 from turbofix.training.data.datasets import IN_MEMORY
 from turbofix.training.data.loaders import loader_sites, started_anew
 from turbofix.training.model import MovedAgain, Rebuilt, Step

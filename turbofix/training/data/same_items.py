@@ -13,7 +13,6 @@ from pathlib import Path
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.values import Class, External, Function, Instance, Made, Value, flatten, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import BARS, words
 from turbofix.records import dataclass
@@ -21,7 +20,8 @@ from turbofix.regex import regex
 from turbofix.source.answers import every, once_per_node
 from turbofix.source.names import dotted, loaded, parameters, stores
 from turbofix.source.nodes import walk
-from turbofix.source.sites import COMPREHENSIONS
+from turbofix.source.places import COMPREHENSIONS
+from turbofix.source.site import Site
 from turbofix.training.data.datasets import RANDOM_TRANSFORMS, callee, calls_in, changes_later, held_data, keeps, making
 from turbofix.training.model import BuiltAgain, KeptRead, Loader, SameItems, Step
 

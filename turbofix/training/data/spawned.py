@@ -18,7 +18,7 @@ from turbofix.records import dataclass
 from turbofix.source.answers import once_per_node
 from turbofix.source.names import dotted
 from turbofix.source.nodes import children, walk
-from turbofix.source.sites import FUNCTIONS, LOOPS
+from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.training.model import SetLater
 from turbofix.training.script import is_guard
 

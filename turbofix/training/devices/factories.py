@@ -36,12 +36,12 @@ from turbofix.domain.values import (
     is_number,
     members,
 )
-from turbofix.findings import Site
 from turbofix.library.tables import FROM_HOST, words
 from turbofix.records import dataclass
 from turbofix.source.names import dotted, parameters, stores, targets, targets_of
 from turbofix.source.nodes import walk
-from turbofix.source.sites import COMPREHENSIONS, LOOPS
+from turbofix.source.places import COMPREHENSIONS, LOOPS
+from turbofix.source.site import Site
 from turbofix.training.model import Creation, Guard, Helper, Made, MovedAgain, Placement, Step
 
 _FILLED = words("zeros ones full empty eye arange zeros_like ones_like full_like empty_like")

@@ -38,12 +38,12 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import once_per_node
 from turbofix.source.names import dotted, loaded, targets, walk_here
 from turbofix.source.nodes import walk
-from turbofix.source.sites import contains
+from turbofix.source.places import contains
+from turbofix.source.site import Site
 from turbofix.training.frameworks.owners import is_owner
 from turbofix.training.model import ALWAYS, Accumulator, Argument, Guard, Look, Meter, Placement, Show, Sync
 from turbofix.training.steps.acts import is_module_class, keeps_graph, stepper, wider

@@ -26,8 +26,8 @@ from turbofix.domain.values import (
     Value,
     members,
 )
-from turbofix.findings import Site
 from turbofix.source.names import dotted
+from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.model import ABSENT, ALWAYS, Transfer
 from turbofix.training.steps.acts import is_model, wider

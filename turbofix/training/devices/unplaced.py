@@ -17,14 +17,14 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Made, Opaque, Tensor, Value, flatten, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every, everything, once_per_node, parents_in
 from turbofix.source.names import dotted, loads, parameters, targets
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS, LOOPS
+from turbofix.source.places import FUNCTIONS, LOOPS
+from turbofix.source.site import Site
 from turbofix.training.model import Batch, Evaluation, Framework, Hazard, Model, Moved, Step, Unplaced
 from turbofix.training.models.complexes import PARAMETERS
 from turbofix.training.objects import models_in

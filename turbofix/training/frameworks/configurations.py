@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.values import Const, Option
-from turbofix.findings import Site
 from turbofix.source.datafile import is_data
+from turbofix.source.site import Site
 
 
 def told_by(analysis: Analysis) -> dict[Site, tuple[Site, ...]]:

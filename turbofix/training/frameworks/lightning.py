@@ -23,11 +23,11 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.findings import Site
 from turbofix.library.tables import LOSSES, SCALAR_LOSSES, words
 from turbofix.source.answers import every, parents_in
 from turbofix.source.names import ASSIGNING, dotted, written
 from turbofix.source.nodes import walk
+from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.data.shapes import resized_in
 from turbofix.training.frameworks.unread import wish_at

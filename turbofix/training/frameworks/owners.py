@@ -11,12 +11,12 @@ from turbofix.dataflow.provenance import argument_from, bound_arguments
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Instance, Made, Value, flatten, members
-from turbofix.findings import Site
 from turbofix.library.tables import PREPARES
 from turbofix.regex import regex
 from turbofix.source.answers import every, everything, once_per_node
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
+from turbofix.source.site import Site
 from turbofix.training.model import Argument, Owner, Placement
 
 PLACED = Placement("conditional", mps=True)

@@ -12,11 +12,11 @@ from turbofix.dataflow.provenance import argument_from, reads_in
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Arguments, Passed
 from turbofix.domain.values import Class, Const, External, Function, Instance, Made, Sequence, Value, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.names import is_main_test
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS
+from turbofix.source.places import FUNCTIONS
+from turbofix.source.site import Site
 from turbofix.training.data.datasets import dataset_of
 from turbofix.training.data.loaders import collate_kind
 from turbofix.training.frameworks.lightning import lightning_trainings

@@ -16,13 +16,13 @@ from itertools import islice
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.values import Const, Instance, Made, Opaque, Option, Unknown, Value, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every, once_per_node
 from turbofix.source.names import dotted, is_nothing, parameters, reads_of, stored
 from turbofix.source.nodes import walk
+from turbofix.source.site import Site
 from turbofix.training.model import Attention, Unread, Unwanted
 from turbofix.training.steps.acts import creates_graph
 

@@ -15,13 +15,13 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import switch_of
 from turbofix.domain.trace import Control, Event
 from turbofix.domain.values import Bound, Instance, Made, Tensor, Value, members
-from turbofix.findings import Site
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.answers import once_per_node
 from turbofix.source.names import body_of, dotted, stored, targets_of, walk_here
 from turbofix.source.nodes import walk
-from turbofix.source.sites import LOOPS
+from turbofix.source.places import LOOPS
+from turbofix.source.site import Site
 from turbofix.training.data.shapes import hazards_in
 from turbofix.training.model import ABSENT, Compiling, Hazard, Model, Step
 from turbofix.training.objects import called_through, methods_around, models_in, outermost

@@ -35,7 +35,7 @@ from turbofix.regex import regex
 from turbofix.source.answers import kept, once_per_node
 from turbofix.source.names import dotted, names_of, parameters, stores, targets
 from turbofix.source.nodes import children, walk
-from turbofix.source.sites import LOOPS
+from turbofix.source.places import LOOPS
 from turbofix.source.wording import Wording
 from turbofix.training.model import Formula
 from turbofix.training.models.arrays import (

@@ -8,9 +8,9 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Made, Tensor, Value, members
-from turbofix.findings import Site
 from turbofix.source.answers import every, once_per_node
 from turbofix.source.names import body_of, dotted, walk_here
+from turbofix.source.site import Site
 from turbofix.training.model import Layouts, Model
 
 _LYING = frozenset(

@@ -14,7 +14,7 @@ from turbofix.library.tables import words
 from turbofix.source.answers import every, parents_in
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
-from turbofix.source.sites import COMPREHENSIONS, LOOPS, SCOPES
+from turbofix.source.places import COMPREHENSIONS, LOOPS, SCOPES
 from turbofix.training.model import Listed
 from turbofix.training.told.written import last, meaning, named_calls
 

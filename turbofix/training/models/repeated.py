@@ -11,7 +11,7 @@ from turbofix.library.tables import FROM_HOST, words
 from turbofix.source.answers import every, once_per_node, parents_in
 from turbofix.source.names import walk_here
 from turbofix.source.nodes import walk
-from turbofix.source.sites import LOOPS
+from turbofix.source.places import LOOPS
 from turbofix.training.told.written import Found, Written, calls_by_name, function_of, last, meaning
 
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")

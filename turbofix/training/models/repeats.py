@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Made, members
-from turbofix.findings import Evidence, Site
+from turbofix.findings import Evidence
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, is_main_test, parameters
 from turbofix.source.nodes import walk
+from turbofix.source.site import Site
 from turbofix.training.model import Argument, Loader, Repeated, Step, Training
 from turbofix.training.objects import Layers, layers_of
 

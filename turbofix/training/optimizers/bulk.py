@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Class, Instance, Made, Opaque, members
-from turbofix.findings import Site
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
+from turbofix.source.site import Site
 from turbofix.training.model import Bulk, Hazard, Model
 from turbofix.training.objects import models_in, parameter_owners
 from turbofix.training.steps.weights import is_all, is_owner, names_before

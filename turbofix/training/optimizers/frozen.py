@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Iterated, Made, Value, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
-from turbofix.source.sites import FUNCTIONS
+from turbofix.source.places import FUNCTIONS
+from turbofix.source.site import Site
 
 _HEADS = 2
 """How many layers may be thawed, each with a weight and a bias."""

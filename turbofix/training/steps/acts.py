@@ -13,12 +13,12 @@ from turbofix.dataflow.provenance import argument_of
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event, Passed
 from turbofix.domain.values import UNKNOWN, Const, Instance, Made, Opaque, Tensor, Union, Value, members
-from turbofix.findings import Site
 from turbofix.interpreter.calls import is_module
 from turbofix.regex import regex
 from turbofix.source.names import dotted, loads
 from turbofix.source.nodes import walk
-from turbofix.source.sites import LOOPS, contains
+from turbofix.source.places import LOOPS, contains
+from turbofix.source.site import Site
 from turbofix.training.model import ALWAYS, Accumulation, Act, Argument, Guard
 from turbofix.training.steps.regions import loss_expression
 

@@ -21,12 +21,12 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.findings import Site
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.names import dotted, reads_of, targets
 from turbofix.source.nodes import walk
-from turbofix.source.sites import COMPREHENSIONS, LOOPS
+from turbofix.source.places import COMPREHENSIONS, LOOPS
+from turbofix.source.site import Site
 from turbofix.training.model import Averaging, Step
 
 _STATES = {"state_dict": "state", "buffers": "buffers", "named_buffers": "buffers"}

@@ -19,7 +19,6 @@ from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Const, Instance, Made, Option, Tensor, Value, flatten, members
 from turbofix.domain.values import Sequence as Values
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.records import dataclass
@@ -27,7 +26,8 @@ from turbofix.regex import regex
 from turbofix.source.answers import every, once_per_node
 from turbofix.source.names import body_of, dotted, stores, targets
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS
+from turbofix.source.places import FUNCTIONS
+from turbofix.source.site import Site
 from turbofix.training.model import ThrownAway
 from turbofix.training.objects import autocasts_around, outermost, parameter_owners
 from turbofix.training.steps.acts import concerned, is_model, optimizers_in

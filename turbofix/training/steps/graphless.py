@@ -11,13 +11,13 @@ from turbofix.dataflow.reaching import readers
 from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Bound, Class, Function, Instance, Made, Namespace, Value, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.source.answers import every
 from turbofix.source.names import walk_here
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS, LOOPS, blocks
+from turbofix.source.places import FUNCTIONS, LOOPS, blocks
+from turbofix.source.site import Site
 from turbofix.training.model import KeptGraph, Step
 from turbofix.training.steps.acts import is_model, is_module_class, keeps_graph
 from turbofix.training.steps.regions import no_grad

@@ -13,11 +13,11 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import External, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import every
 from turbofix.source.names import is_false, walk_here
-from turbofix.source.sites import blocks
+from turbofix.source.places import blocks
+from turbofix.source.site import Site
 from turbofix.training.model import Chore, Purpose
 from turbofix.training.steps.acts import creates_graph
 

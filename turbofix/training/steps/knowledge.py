@@ -10,7 +10,7 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.tensors import tensors_passed
 from turbofix.domain.trace import Event
 from turbofix.domain.values import CUT, Instance, Made, Opaque, Tensor, Value, flatten, members
-from turbofix.findings import Site
+from turbofix.source.site import Site
 from turbofix.training.model import Known
 from turbofix.training.objects import called_through, models_in, outermost
 from turbofix.training.steps.acts import ENGINES, concerned, is_model, optimizers_held, optimizers_in, stepper

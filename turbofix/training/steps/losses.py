@@ -21,13 +21,13 @@ from turbofix.domain.values import (
     Value,
     members,
 )
-from turbofix.findings import Site
 from turbofix.library import tables as libraries
 from turbofix.library.tables import NO_MIXING, is_sigmoid, unfit_for_half, widened_operands
 from turbofix.records import dataclass
 from turbofix.source.names import targets
 from turbofix.source.nodes import walk
-from turbofix.source.sites import COMPREHENSIONS
+from turbofix.source.places import COMPREHENSIONS
+from turbofix.source.site import Site
 from turbofix.training.model import Called, Loss, Region
 from turbofix.training.objects import models_in
 from turbofix.training.steps.regions import loss_expression, no_grad

@@ -14,13 +14,13 @@ from turbofix.dataflow.exports import takers, takers_outside
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Made, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
-from turbofix.source.sites import FUNCTIONS
+from turbofix.source.places import FUNCTIONS
+from turbofix.source.site import Site
 from turbofix.source.wording import Wording
 from turbofix.training.model import OldName
 from turbofix.training.objects import autocasts_around

@@ -18,7 +18,7 @@ from turbofix.library.tables import words
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, loads
 from turbofix.source.nodes import children, walk
-from turbofix.source.sites import FUNCTIONS, LOOPS
+from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.training.model import Planned
 from turbofix.training.objects import assigned_name
 from turbofix.training.steps.acts import concerned, optimizers_in, stepper

@@ -15,12 +15,12 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Control, Event
 from turbofix.domain.values import Const, External, Instance, Made, ModuleValue, Sequence, Tensor, Value, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import is_product, unfit_for_half
 from turbofix.records import dataclass
 from turbofix.source.names import dotted, loaded, reads_of, stored, walk_here
-from turbofix.source.sites import LOOPS, blocks, contains, number_in
+from turbofix.source.places import LOOPS, blocks, contains, number_in
+from turbofix.source.site import Site
 from turbofix.training.model import Output, Region
 
 _LOGARITHMS = frozenset(("log", "log2", "log10", "log1p", "logit"))

@@ -10,12 +10,12 @@ from turbofix.dataflow.exports import takers, takers_outside
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Made, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
+from turbofix.source.site import Site
 from turbofix.training.model import Scaling
 
 _HALF = regex(r"\b(half|float16|HalfTensor)\b")

@@ -18,9 +18,9 @@ from turbofix.domain.values import (
     Value,
     members,
 )
-from turbofix.findings import Site
 from turbofix.source.names import walk_here
-from turbofix.source.sites import FUNCTIONS, blocks
+from turbofix.source.places import FUNCTIONS, blocks
+from turbofix.source.site import Site
 from turbofix.training.model import Zeroing
 from turbofix.training.steps.acts import concerned, is_module_class, optimizers_in
 from turbofix.training.steps.regions import no_grad

@@ -10,7 +10,7 @@ from turbofix.dataflow.provenance import argument_from
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Arguments, Event
 from turbofix.domain.values import Made, members
-from turbofix.findings import Site
+from turbofix.source.site import Site
 from turbofix.training.model import ABSENT, DebugAid
 from turbofix.training.objects import circumstances, setting_of
 

@@ -14,7 +14,7 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import is_off
 from turbofix.domain.trace import Arguments, Event, Passed
 from turbofix.domain.values import Const, Instance, Option, Tensor, Value, flatten, members
-from turbofix.findings import InPlace, Site
+from turbofix.findings import InPlace
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import CLIPS, kind_of, rows_of
 from turbofix.records import dataclass
@@ -22,7 +22,8 @@ from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
-from turbofix.source.sites import LOOPS
+from turbofix.source.places import LOOPS
+from turbofix.source.site import Site
 from turbofix.training.checkpoints import are_weights, models
 from turbofix.training.model import Step
 from turbofix.training.told.written import SHAPES, calls_by_name, is_interval, named_calls, written_of

@@ -18,7 +18,7 @@ from turbofix.library.tables import SHOWING_METHODS, rows_of, words
 from turbofix.source.answers import every, parents_in
 from turbofix.source.names import dotted, walk_here
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS, LOOPS
+from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.model import Evaluation, Overlooked, Step
 from turbofix.training.models.repeated import SHAPES as REPEATED

@@ -17,13 +17,13 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.tensors import is_scalar
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Host, Instance, Made, ModuleValue, Opaque, Tensor, members
-from turbofix.findings import Site
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import dropped, rows_of, words
 from turbofix.source.answers import every, once_per_node
 from turbofix.source.names import dotted
 from turbofix.source.nodes import ASYNC, walk
-from turbofix.source.sites import Places
+from turbofix.source.places import Places
+from turbofix.source.site import Site
 from turbofix.training.evidence import short
 from turbofix.training.model import Removed, Target
 

@@ -20,7 +20,7 @@ from turbofix.library.tables import LOGGING_METHODS, SHOWING_METHODS, words
 from turbofix.source.answers import every, once_per_node, parents_in
 from turbofix.source.names import body_of, default_of, dotted, parameters, walk_here
 from turbofix.source.nodes import walk
-from turbofix.source.sites import FUNCTIONS, LOOPS, SCOPES
+from turbofix.source.places import FUNCTIONS, LOOPS, SCOPES
 
 Node = TypeVar("Node", bound=ast.AST)
 _BACKWARD = frozenset(("backward", "manual_backward", "autograd"))

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from turbofix.findings import Site
 from turbofix.records import dataclass
 from turbofix.regex import NEWLINE
 from turbofix.source.answers import parents_above
 from turbofix.source.nodes import first_line, tokens
+from turbofix.source.site import Site
 
 if TYPE_CHECKING:
     from turbofix.interpreter.execution import ModuleFile
