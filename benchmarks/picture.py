@@ -1,7 +1,7 @@
 """``python -m benchmarks.picture``: the picture of the README, a real verification of the demonstration's training.
 
-It copies ``fixtures/scripts/seq2seq.py`` into a scratch folder, runs ``turbofix verify`` on it, and writes what a terminal
-shows to ``docs/verify.svg``.
+It copies ``fixtures/scripts/seq2seq.py`` into a scratch folder, runs ``turbofix verify`` on it, and writes what a
+terminal shows to ``docs/verify.svg``.
 """
 
 from __future__ import annotations

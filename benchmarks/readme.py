@@ -1,8 +1,8 @@
 """``python -m benchmarks.readme``: every command of the README, run as somebody would who has just cloned the project.
 
-The commands are those of the indented blocks, and `python -m …` in the sentences. They run in a copy of what git knows, with an
-environment of its own; only ``make test`` is left out, which runs beside this in ``.ci/run``. It exits with 1 where a command
-ends otherwise than the README lets expect.
+The commands are those of the indented blocks, and `python -m …` in the sentences. They run in a copy of what git
+knows, with an environment of its own. Only ``make test`` is left out, which ``.ci/run`` runs beside this. It exits with
+1 where a command ends otherwise than the README lets expect.
 """
 
 from __future__ import annotations
@@ -52,7 +52,13 @@ def main() -> int:
             of_script = command.startswith("turbofix")
             begun = time.perf_counter()
             ended = subprocess.run(
-                command, shell=True, cwd=home if of_script else copy, env=environment, capture_output=True, text=True
+                command,
+                shell=True,
+                cwd=home if of_script else copy,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             searches = re.match(r"turbofix (analyze|apply)\b(?!.*--write)", command)
             right = ended.returncode == (FOUND if searches else 0)
