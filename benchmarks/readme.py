@@ -30,6 +30,7 @@ def commands(readme: str) -> list[str]:
 def main() -> int:
     """Run them all, say how each ended and how long it took; 1 where one failed."""
     failed = False
+    subprocess.run(["make", ".venv/.ready"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory() as scratch:
         copy, home = Path(scratch, "turbofix"), Path(scratch, "project")
         home.mkdir()
