@@ -1816,6 +1816,26 @@ def test_what_a_decorator_may_hand_over_is_called_where_nothing_trains(given: st
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "loops"),
+    [
+        ("pyproject.toml", '[project.scripts]\nlearn = "mine.train:learn"\n', 1),
+        ("setup.py", 'setup(entry_points={"console_scripts": ["go=mine.train:learn"]})', 1),
+        ("pyproject.toml", '[project.scripts]\nlearn = "mine.train:other"\n', 0),
+        ("pyproject.toml", '[project.scripts]\nlearn = "mine.other:learn"\n', 0),
+    ],
+)
+def test_what_a_package_installs_as_a_command_is_called_where_nothing_trains(name: str, text: str, loops: int) -> None:
+    texts = {
+        ROOT / "train.py": "import task\n\n\ndef learn():\n    task.whole()\n",
+        ROOT / "task.py": HANDED,
+        ROOT / name: text,
+    }
+    found = execute(ROOT / "train.py", ROOT, texts.get)
+    assert found is not None
+    assert len([each for each in found.events if each.kind == "backward"]) == loops
+
+
+@pytest.mark.parametrize(
     ("body", "made"),
     [
         ("def __init__(self, folds=1): pass", True),

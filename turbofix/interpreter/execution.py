@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import field
@@ -212,17 +213,19 @@ def _enter(interp: Interpreter, function: Function | Bound, node: ast.AST) -> bo
 
 def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
     """Execute what nobody called, in the script itself, if a word of a training step stands in it or, where nothing
-    trains, a decorator may have handed it to a library, as those of commands do.
+    trains, it may be where a command starts: a decorator hands it to a library, or the package's entry points name it.
 
     Functions get unknown parameters (a default becomes an option); methods an object that ``__init__`` made.
     """
     interp.in_order = False
     interp.frame = Frame(None, module.scope, module)
     interp.control = interp.module_controls[module]
+    commands = _entry_points(interp, module)
     for node, function in list(interp.functions.items()):
         if function.module is not module or node in interp.called:
             continue
-        handed = function.decorators and function.cls is None and not any(map(_trains, interp.events))
+        starts = function.decorators or function.name in commands
+        handed = starts and function.cls is None and not any(map(_trains, interp.events))
         if handed or interp.glance.mentions_training(node, module):
             receiver = [] if function.cls is None else [Passed(_receiver(interp, function.cls))]
             calls.invoke(interp, function, Arguments(receiver), None)
@@ -231,6 +234,16 @@ def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
             for method in _methods(interp, _receiver(interp, cls)):
                 if method.function.node not in interp.called:
                     calls.invoke(interp, method.function, Arguments([Passed(method.receiver)]), None)
+
+
+_PACKAGING = ("pyproject.toml", "setup.py", "setup.cfg")
+
+
+def _entry_points(interp: Interpreter, module: ModuleFile) -> set[str]:
+    """The functions of a file that its package installs as commands (``name = "package.module:function"``)."""
+    texts = (interp.read(interp.root / name) or "" for name in _PACKAGING)
+    named = re.compile(rf"\b{re.escape(module.path.stem)}:(\w+)")
+    return {found for text in texts for found in named.findall(text)}
 
 
 def _receiver(interp: Interpreter, cls: Class) -> Instance:
