@@ -32,8 +32,9 @@ from turbofix.engine.project import Chosen, NothingToChange, plan_verification
 from turbofix.findings import Risk
 from turbofix.source.files import Workspace
 from turbofix.verify import Inconclusive, Options, Request, isolation
-from turbofix.verify.learning import Blame, Original
+from turbofix.verify.blame import Blame
 from turbofix.verify.lease import scratch_folder
+from turbofix.verify.original import Original
 from turbofix.verify.result import DROPPED, PASS, UNVERIFIED
 from turbofix.verify.runner import Child
 from turbofix.verify.scratch import Scratch, trees_for

@@ -14,8 +14,9 @@ import pytest
 
 from turbofix.findings import Risk
 from turbofix.verify import Options, Request, Stage, Verification, verify
+from turbofix.verify.blame import Blame
 from turbofix.verify.curves import PASSES, SAMPLES, Curve, NoCurve, curve_of, judge, smoothed, unit_of, why_blind
-from turbofix.verify.learning import Blame, Goal, Learned, Original
+from turbofix.verify.original import Goal, Learned, Original
 from turbofix.verify.recipes import Recipes
 from turbofix.verify.result import UNVERIFIED, Judgement
 from turbofix.verify.runner import Ended

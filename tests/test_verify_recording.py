@@ -19,7 +19,7 @@ import walls
 
 from turbofix.findings import Risk
 from turbofix.verify import Inconclusive, Options, Request, Stage, verdict
-from turbofix.verify.learning import Original
+from turbofix.verify.original import Original
 from turbofix.verify.runner import Child
 
 pytest.importorskip("torch")

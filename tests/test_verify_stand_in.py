@@ -340,10 +340,10 @@ def spy(owner, name, make):
         wrapped.append((name, original, made))
         return wrap(owner, name, lambda original: made)
 wrap, patching.wrap = patching.wrap, spy
-from turbofix.verify.probe import cuda_on_cpu, record
+from turbofix.verify.probe import cuda_on_cpu, record, watch
 cuda_on_cpu.install()
 recorder = mock.MagicMock()
-record.install(recorder, dropout=False)
+watch.install(recorder, dropout=False)
 named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 def names(of):
     return [one.name for one in inspect.signature(of).parameters.values() if one.kind in named]

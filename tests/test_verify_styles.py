@@ -12,7 +12,8 @@ import walls
 
 from turbofix.findings import Risk
 from turbofix.verify import Options, Request, Stage
-from turbofix.verify.learning import Blame, Original
+from turbofix.verify.blame import Blame
+from turbofix.verify.original import Original
 from turbofix.verify.result import KEPT, UNVERIFIED, Inconclusive
 from turbofix.verify.runner import Child
 

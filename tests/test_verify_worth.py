@@ -12,7 +12,8 @@ import pytest
 
 from turbofix.findings import Gain, Risk
 from turbofix.verify import Options, Request, Stage, speed, worth
-from turbofix.verify.learning import Blame, Learned, Outcome
+from turbofix.verify.blame import Blame
+from turbofix.verify.original import Learned, Outcome
 from turbofix.verify.result import KEPT, Judgement
 from turbofix.verify.runner import Ended
 from turbofix.verify.selection import Selected, Selection

@@ -191,7 +191,7 @@ Verbose = Annotated[
         "--verbose", "-v", help="Also say what each finding was concluded from, and what a run that failed wrote."
     ),
 ]
-FEWEST_STEPS = 3  # with fewer there is no verdict (turbofix.verify.learning)
+FEWEST_STEPS = 3  # with fewer there is no verdict (turbofix.verify.original)
 
 
 def number_of_seconds(value: float | None) -> float | None:

@@ -19,8 +19,9 @@ from typing import Any
 from benchmarks.verification.rewrites import Rewrite, Subject
 from turbofix.engine.project import plan_comparison
 from turbofix.verify import Inconclusive, Options, Request, isolation
-from turbofix.verify.learning import Blame, Original
+from turbofix.verify.blame import Blame
 from turbofix.verify.lease import scratch_folder
+from turbofix.verify.original import Original
 from turbofix.verify.runner import Child
 from turbofix.verify.scratch import Scratch, trees_for
 from turbofix.verify.verification import conclude

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from turbofix.records import dataclass
 from turbofix.verify import speed, worth
-from turbofix.verify.learning import Blame, Learned
+from turbofix.verify.blame import Blame
+from turbofix.verify.original import Learned
 from turbofix.verify.request import Progress, Request, Stage, names_of
 from turbofix.verify.result import DROPPED, Interval, Judgement, Measured
 from turbofix.verify.runner import Child

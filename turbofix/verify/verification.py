@@ -12,8 +12,9 @@ from pathlib import Path
 from turbofix.assumptions import SCRIPT_MENDED
 from turbofix.findings import Risk
 from turbofix.verify import isolation, settle, signals, speed
-from turbofix.verify.learning import Blame, Elsewhere, Learned, Original
+from turbofix.verify.blame import Blame
 from turbofix.verify.lease import Lease, scratch_folder
+from turbofix.verify.original import Elsewhere, Learned, Original
 from turbofix.verify.probe.levels import GUARD
 from turbofix.verify.recipes import Recipes
 from turbofix.verify.request import ASSUMPTION, NOTEBOOK, Progress, Request, names_of

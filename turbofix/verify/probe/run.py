@@ -51,7 +51,7 @@ def _import_from_the_mirror(mirrored: dict[str, str]) -> None:
 def _verify(order: dict[str, Any], say: Say) -> int:
     import torch
 
-    from . import ahead, coverage, cuda_on_cpu, monitors, neutral, record, shorten
+    from . import ahead, coverage, cuda_on_cpu, monitors, neutral, record, shorten, watch
 
     torch.set_num_threads(1)
     # the system clears each page that it hands out, which takes longer than most of what is then computed in it
@@ -78,7 +78,7 @@ def _verify(order: dict[str, Any], say: Say) -> int:
     recorder = record.Recorder(order, say, watched.on_step if watched is not None else None)
     shorten.install({int(count): kept for count, kept in order["shorten"].items()}, record.OTHERS_KEPT)
     neutral.watch_loaders(chance, recorder.on_batch, recorder.on_end, recorder.name_loader, lambda: recorder.hurrying)
-    record.install(recorder, dropout=order["dropout"])
+    watch.install(recorder, dropout=order["dropout"])
     if watched is not None:
         watched.install()
     ahead.patch()
