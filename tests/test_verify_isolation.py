@@ -21,9 +21,9 @@ from turbofix.verify import Inconclusive, Options, isolation, runner, verify
 from turbofix.verify.isolation import Held
 from turbofix.verify.layers import Layer, layers_for
 from turbofix.verify.lease import scratch_folder, sweep
-from turbofix.verify.limits import Limits
 from turbofix.verify.probe import landlock, warden
 from turbofix.verify.probe.levels import GUARD, LANDLOCK, OVERLAY
+from turbofix.verify.resources import Limits
 from turbofix.verify.runner import Child
 from turbofix.verify.scratch import Scratch, project_of, trees_for
 

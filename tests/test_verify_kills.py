@@ -23,9 +23,9 @@ from turbofix.engine import project
 from turbofix.verify import Options, limits, verify
 from turbofix.verify.isolation import Held
 from turbofix.verify.lease import scratch_folder, sweep
-from turbofix.verify.limits import Limits
 from turbofix.verify.probe import guard, landlock, processes
 from turbofix.verify.probe.levels import GUARD
+from turbofix.verify.resources import Limits
 from turbofix.verify.runner import Child, Ended
 from turbofix.verify.scratch import Scratch
 

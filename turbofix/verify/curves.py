@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turbofix.records import dataclass
-from turbofix.verify.probe.thresholds import ENDINGS
+from turbofix.verify.probe.tolerances import ENDINGS
 from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED
 
 # fewer steps say nothing of how a program learns

@@ -13,7 +13,7 @@ from turbofix.verify import changes, printed, verdict
 from turbofix.verify.late import late
 from turbofix.verify.leading import leading_imports
 from turbofix.verify.probe.levels import DENIALS, OVERLAY
-from turbofix.verify.probe.thresholds import CLOSE, ENDINGS, FEWEST_STEPS, ROUNDED, Tolerance
+from turbofix.verify.probe.tolerances import CLOSE, ENDINGS, FEWEST_STEPS, ROUNDED, Tolerance
 from turbofix.verify.request import Progress, Request, Stage
 from turbofix.verify.result import Inconclusive, Judgement, Stopped
 from turbofix.verify.runner import IDLE, Child, Ended

@@ -13,7 +13,7 @@ from turbofix.verify import curves
 from turbofix.verify.blame import Blame
 from turbofix.verify.curves import Curve, Learning, NoCurve
 from turbofix.verify.original import Goal, Learned, Original
-from turbofix.verify.probe.thresholds import ENDINGS
+from turbofix.verify.probe.tolerances import ENDINGS
 from turbofix.verify.request import Request, Stage, names_of
 from turbofix.verify.result import DROPPED, UNVERIFIED, Judgement, all_of
 

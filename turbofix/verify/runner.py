@@ -21,11 +21,11 @@ from turbofix.records import dataclass
 from turbofix.source.magics import MARK
 from turbofix.verify import signals, windows
 from turbofix.verify.isolation import PROBE
-from turbofix.verify.limits import PAUSE, Watch, limits_for
 from turbofix.verify.probe import processes
 from turbofix.verify.probe.levels import GUARD
 from turbofix.verify.probe.warden import RELEASE, forget_shared_memory
 from turbofix.verify.request import NOTEBOOK, Options
+from turbofix.verify.resources import PAUSE, Watch, limits_for
 from turbofix.verify.result import Inconclusive
 from turbofix.verify.scratch import Scratch
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from turbofix.records import dataclass
-from turbofix.verify.probe.thresholds import BESIDE_WEIGHTS, CLOSE, ROUNDED, Tolerance, distance, severity
+from turbofix.verify.probe.tolerances import BESIDE_WEIGHTS, CLOSE, ROUNDED, Tolerance, distance, severity
 
 Row = Mapping[str, Any]
 Log = Mapping[str, Any]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import products, thresholds
+from . import products
 
 
 class Moment:

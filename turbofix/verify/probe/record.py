@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from . import lockstep, processes, store
 from .neutral import Epoch
 from .patience import Patience, line_of_main_thread
-from .thresholds import FEWEST_STEPS
+from .tolerances import FEWEST_STEPS
 
 # The learning rate and its like, not how a step is carried out: a fused step is the same step.
 _MANNER = {

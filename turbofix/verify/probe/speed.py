@@ -20,7 +20,7 @@ from . import processes
 from .neutral import batch_size
 from .patching import wrap
 from .patience import Patience
-from .thresholds import FEWEST_STEPS
+from .tolerances import FEWEST_STEPS
 
 # the marks of a step in their order, each with the part of the step that it ends
 _PARTS = {
