@@ -11,7 +11,7 @@ import pytest
 
 from turbofix.assumptions import ONE_SIZE
 from turbofix.verify import Interval, Judgement, Measured, Verification, changes, printed, speed
-from turbofix.verify.probe import coverage, thresholds
+from turbofix.verify.probe import coverage, tolerances
 from turbofix.verify.settle import Settled
 from turbofix.verify.verdict import (
     closeness,
@@ -399,15 +399,15 @@ def test_saved_keys() -> None:
     assert saved_difference({}, {"a.pt": ["w"]}) is None
 
 
-@pytest.mark.parametrize("tolerance", [thresholds.ROUNDED, thresholds.CLOSE])
-def test_a_gradient_below_the_noise_is_measured_by_the_whole(tolerance: thresholds.Tolerance) -> None:
+@pytest.mark.parametrize("tolerance", [tolerances.ROUNDED, tolerances.CLOSE])
+def test_a_gradient_below_the_noise_is_measured_by_the_whole(tolerance: tolerances.Tolerance) -> None:
     # a bias before a normalisation: another direction, but nothing beside the whole gradient
-    assert thresholds.severity(1.3, 4.0, 1e-6, tolerance) < 1
+    assert tolerances.severity(1.3, 4.0, 1e-6, tolerance) < 1
     # the same in a parameter that carries weight
-    assert thresholds.severity(1.3, 4.0, 0.3, tolerance) > 1
-    assert thresholds.severity(0.0, 1.0, 0.0, tolerance) == 0
-    assert thresholds.severity(math.nan, 1.0, 0.0, tolerance) == math.inf
-    assert thresholds.distance(0.0) == thresholds.distance(math.nan) == math.inf
+    assert tolerances.severity(1.3, 4.0, 0.3, tolerance) > 1
+    assert tolerances.severity(0.0, 1.0, 0.0, tolerance) == 0
+    assert tolerances.severity(math.nan, 1.0, 0.0, tolerance) == math.inf
+    assert tolerances.distance(0.0) == tolerances.distance(math.nan) == math.inf
 
 
 def test_a_speed_up_is_found_with_its_interval() -> None:
@@ -562,13 +562,13 @@ OFF: dict[str, tuple[dict[str, object], str]] = {
 def test_rounding_may_stray_in_a_few_steps_and_no_more(name: str) -> None:
     off, words = OFF[name]
     few, many = strays(5, **off), strays(6, **off)
-    assert first_difference(ORIGINAL, few, thresholds.ROUNDED, exact=False) is None
-    found = first_difference(ORIGINAL, many, thresholds.ROUNDED, exact=False)
+    assert first_difference(ORIGINAL, few, tolerances.ROUNDED, exact=False) is None
+    found = first_difference(ORIGINAL, many, tolerances.ROUNDED, exact=False)
     assert found is not None
     assert found.sentence.startswith(f"at step 5 {words}")
     assert found.sentence.endswith("and so in 6 of 20 steps")
     # programs of the same precision have no strays
-    found = first_difference(ORIGINAL, strays(1, **off), thresholds.CLOSE, exact=False)
+    found = first_difference(ORIGINAL, strays(1, **off), tolerances.CLOSE, exact=False)
     assert found is not None
     assert (found.sentence.startswith(f"at step 5 {words}"), found.place) == (True, 4)
 
@@ -578,7 +578,7 @@ def test_strays_are_counted_by_measure() -> None:
     rows = [step_row(step) for step in range(STEPS)]
     for step, (off, _) in enumerate(OFF.values()):
         rows[step] = step_row(step, **off)
-    assert first_difference(ORIGINAL, run_of(rows), thresholds.ROUNDED, exact=False) is None
+    assert first_difference(ORIGINAL, run_of(rows), tolerances.ROUNDED, exact=False) is None
 
 
 FAR: dict[str, dict[str, object]] = {
@@ -594,7 +594,7 @@ FAR: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("name", FAR)
 def test_one_step_that_is_far_off_is_enough(name: str) -> None:
-    assert first_difference(ORIGINAL, strays(1, **FAR[name]), thresholds.ROUNDED, exact=False) is not None
+    assert first_difference(ORIGINAL, strays(1, **FAR[name]), tolerances.ROUNDED, exact=False) is not None
 
 
 def disturbed(angles: dict[int, float]) -> dict[str, object]:
@@ -609,16 +609,16 @@ def test_a_bias_that_rounding_turns_may_stray_by_a_length() -> None:
     turned = {"parameters": [("bias", 0.9, 1.0, 0.1, 0.1)]}  # five times its bound, and a stray of the root of that
     halved = {"parameters": [("bias", 0.0, 0.5, 0.1, 0.1)]}
     for count, off, passes in ((5, turned, True), (6, turned, False), (1, halved, False)):
-        found = first_difference(ORIGINAL, strays(count, **off), thresholds.ROUNDED, exact=False, control=control)
+        found = first_difference(ORIGINAL, strays(count, **off), tolerances.ROUNDED, exact=False, control=control)
         assert (found is None) is passes
     further = {"parameters": [("bias", 1.9, 1.0, 0.1, 0.1)]}
     calm = disturbed({})  # whose bound is the usual one, 0.05
-    assert first_difference(ORIGINAL, strays(1, **further), thresholds.ROUNDED, exact=False, control=calm) is not None
+    assert first_difference(ORIGINAL, strays(1, **further), tolerances.ROUNDED, exact=False, control=calm) is not None
 
 
 def test_the_steps_at_the_ends_have_as_many_neighbours_as_the_others() -> None:
     last = STEPS - 1
-    found = floors(ORIGINAL, disturbed({last - 6: 0.05, 7: 0.04}), thresholds.ROUNDED)
+    found = floors(ORIGINAL, disturbed({last - 6: 0.05, 7: 0.04}), tolerances.ROUNDED)
     bounds = {step: round(found[0, step].parameters["bias"][0], 6) for step in (0, 1, 4, 5, 10, 11, last - 3, last)}
     # the first step has nothing to be disturbed
     assert bounds == {0: 0.36, 1: 0.36, 4: 0.36, 5: 0.36, 10: 0.45, 11: 0.45, last - 3: 0.45, last: 0.45}
@@ -633,7 +633,7 @@ def test_other_samples_are_a_difference_though_the_step_draws() -> None:
     assert not drew_differently(ORIGINAL, halved)
     for candidate in (doubled, again):
         assert not drew_differently(drawing, candidate)
-        found = first_difference(drawing, candidate, thresholds.CLOSE, exact=False)
+        found = first_difference(drawing, candidate, tolerances.CLOSE, exact=False)
         assert found is not None
         assert "the optimizer steps after" in found.sentence
 
@@ -651,4 +651,4 @@ def test_other_samples_are_a_difference_though_the_step_draws() -> None:
 )
 def test_dropout_that_is_off_may_be_missing_and_no_other(old: object, new: object, differs: bool) -> None:
     runs = [run_of([step_row(step, dropouts=found) for step in range(STEPS)]) for found in (old, new)]
-    assert (first_difference(*runs, thresholds.CLOSE, exact=True) is not None) is differs
+    assert (first_difference(*runs, tolerances.CLOSE, exact=True) is not None) is differs

@@ -153,10 +153,10 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dic
     ]
     # with the original's gradient an update differs by the rule alone; else one is noise where its gradient is
     alone = [place for place, (_, theirs) in enumerate(pairs) if theirs in candidate.lent or same_gradient[place]]
-    beside = [place for place, row in enumerate(details) if row[4] >= thresholds.NOISE_SHARE]
+    beside = [place for place, row in enumerate(details) if row[4] >= tolerances.NOISE_SHARE]
     update = products.total(updates[place] for place in {*alone, *beside})
     off = [(names[i], updates[i].angle, updates[i].ratio) for i in alone if _is_felt(updates[i], after_pairs[i][0])]
-    worst = sorted(details, key=lambda row: thresholds.severity(row[1], row[2], row[3], thresholds.CLOSE), reverse=True)
+    worst = sorted(details, key=lambda row: tolerances.severity(row[1], row[2], row[3], tolerances.CLOSE), reverse=True)
     without = [
         (name, pair)
         for (name, _, _, _, weight), found, pair in zip(details, each, gradient_pairs, strict=True)
@@ -172,7 +172,7 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dic
         "mismatch": None,
         "gradient": gradient.report(),
         "update": update.report(),
-        "updates": sorted(off, key=lambda row: max(row[1], thresholds.distance(row[2])), reverse=True)[:3],
+        "updates": sorted(off, key=lambda row: max(row[1], tolerances.distance(row[2])), reverse=True)[:3],
         "parameters": worst if every else worst[:3],
         "lost": lost[:3],
         "lost_count": len(lost),
@@ -195,7 +195,7 @@ def _is_felt(update: products.Products, after: Tensor) -> bool:
         return False
     stored = after.is_floating_point() or after.is_complex()
     size = math.sqrt(products.of(after, after, equal=True).old) * torch.finfo(after.dtype).eps if stored else 0.0
-    return not update.difference <= thresholds.STORED * size
+    return not update.difference <= tolerances.STORED * size
 
 
 def _first_false(names: Sequence[str], equal: Sequence[bool]) -> str | None:
@@ -288,7 +288,7 @@ def disturb(optimizer: Any, step: int) -> None:
         for place, parameter in enumerate(parameters_of(optimizer)):
             if parameter.is_floating_point():
                 chance = torch.Generator().manual_seed(step * 100_003 + place)  # the script's own stays where it is
-                noise = torch.rand(parameter.shape, generator=chance).mul_(2).sub_(1).mul_(thresholds.ROUNDING)
+                noise = torch.rand(parameter.shape, generator=chance).mul_(2).sub_(1).mul_(tolerances.ROUNDING)
                 parameter.add_(parameter * noise.to(parameter.device, parameter.dtype))
 
 
