@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import products
+from . import products, tolerances
 
 
 class Moment:
