@@ -177,7 +177,7 @@ class ThrownAway:
     no optimizer is given their parameters). ``why_not`` is what may use the gradients all the same. ``done``: it does
     not go on into them, since what they gave is detached already. ``kept``: it has to go through them, and only the
     gradients of their weights are lost; these are the models whose gradients are wanted, as they are called there.
-    ``certain``: nothing reads those gradients, as far as the whole text tells. ``at_once``: ``backward`` is a statement
+    ``certain``: no run has to tell. ``at_once``: ``backward`` is a statement
     that builds the graph of a model's call, and keeps nothing of it; so do those behind it, down to ``built``. Else
     ``built`` are the statements that need no graph once the backward pass ends there, and then no cut either.
     """
