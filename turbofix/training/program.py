@@ -103,7 +103,6 @@ from turbofix.training.steps.old_amp import old_names
 from turbofix.training.steps.planned import planned, schedule
 from turbofix.training.steps.regions import evaluation_region, forward_region, in_model, is_update, no_grad
 from turbofix.training.steps.samplings import samplings
-from turbofix.training.steps.scalers import scalings
 from turbofix.training.steps.weights import weights
 from turbofix.training.steps.zeroing import late, zeroings
 from turbofix.training.told.debugging import debugging
@@ -197,7 +196,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         placed=placed(analysis),
         schedule=schedule(analysis),
         old_names=old_names(analysis),
-        scalings=scalings(analysis),
         creations=creations_in_passes(analysis) if trains and not steps else (),
         moved_again=(*moved_again(analysis, steps), *copied_alike(analysis, steps)) if trains else (),
         averagings=averagings(analysis, steps),

@@ -63,7 +63,6 @@ from turbofix.training.model.optimizers import Bulk as Bulk
 from turbofix.training.model.optimizers import OldName as OldName
 from turbofix.training.model.optimizers import Optimizer as Optimizer
 from turbofix.training.model.optimizers import Scaler as Scaler
-from turbofix.training.model.optimizers import Scaling as Scaling
 from turbofix.training.model.optimizers import StateSave as StateSave
 from turbofix.training.model.program import DebugAid as DebugAid
 from turbofix.training.model.program import Modules as Modules

@@ -123,11 +123,10 @@ class Scaler:
 class OldName:
     """One use of a name of ``torch.cuda.amp`` that torch has deprecated: a call of it, or the name by itself.
 
-    ``name`` is ``autocast``, ``GradScaler``, ``custom_fwd`` or ``custom_bwd``, ``site`` what a person would change,
-    ``spelled`` the module's part of the text with its new spelling: the name's own, or in the import that brings it,
-    which then serves all uses of one ``brought``. ``takes`` are the arguments given. ``bare``: the name decorates a
-    function without being called; ``named``: it is only asked for, in an annotation or by ``isinstance``. ``nested``:
-    it may be entered inside another region of another dtype. ``guarded``: the program itself asks which torch it has.
+    ``name`` is ``autocast`` or ``GradScaler``, ``site`` what a person would change, ``spelled`` the module's part of
+    the text with its new spelling: the name's own, or in the import that brings it, which then serves all uses of one
+    ``brought``. ``takes`` are the names of the arguments given. ``named``: it is only asked for, in an annotation or by
+    ``isinstance``. ``nested``: another type may be in force. ``guarded``: the program itself asks which torch it has.
     """
 
     name: str
@@ -135,26 +134,7 @@ class OldName:
     spelled: tuple[Site, str]
     brought: Site | None = None
     takes: tuple[str, ...] = ()
-    bare: bool = False
     named: bool = False
     nested: bool = False
     guarded: bool = False
     why_not: str | None = None  # what makes another spelling unsafe
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """What is done with a gradient scaler, where one name holds it and all of that was seen (else ``why_not``).
-
-    ``statement`` makes it. ``scaled`` are the calls of ``scaler.scale`` with the losses in them, ``steps`` those of
-    ``scaler.step`` with the optimizers, ``others`` those that do nothing without it. ``brought`` is the entry of an
-    import that brings the scaler's class and nothing else uses.
-    """
-
-    site: Site
-    statement: Site | None = None
-    scaled: tuple[tuple[Site, Site], ...] = ()
-    steps: tuple[tuple[Site, Site], ...] = ()
-    others: tuple[Site, ...] = ()
-    brought: Site | None = None
-    why_not: str | None = None
