@@ -121,19 +121,16 @@ class Loss:
 
 @dataclass(frozen=True)
 class Zeroing:
-    """Gradients that are filled with zeros in a step: ``zero_grad(set_to_none=False)``, or a loop over parameters.
+    """Gradients that are filled with zeros in a step: ``zero_grad(set_to_none=False)``, or a ``loop`` over parameters.
 
     ``receiver_text`` is what is told to forget them (``optimizer``, ``self.model``), None where that is not known to be
-    a module or an optimizer of torch. ``keyword``: the argument is given by name; None for a loop, whose statement is
-    ``site``. ``read`` is where the program reads a gradient by itself.
+    a module or an optimizer of torch.
     """
 
     site: Site
     receiver_text: str | None
-    keyword: bool | None = None
+    loop: bool = False
     guard: Guard = ALWAYS
-    comments: tuple[str, ...] = ()
-    read: Site | None = None
 
 
 @dataclass(frozen=True)
