@@ -279,10 +279,8 @@ class KeptGraph:
 
     ``function`` is the one that holds the loop, where it does nothing else that a gradient could be wanted of;
     ``through`` are the functions that the loop calls and that every one of its forward passes happens in.
-    ``why`` says what may need them, and ``where``: ``asked`` (a gradient is asked for), ``library`` (of attacks or
-    explanations), ``handed`` (the model is handed to other code), ``cached`` (a module keeps what it computes first),
-    ``retained`` (graphs are gone through twice), ``yielded`` (others run in the midst of it), ``taken`` and ``kept``
-    (results go on to a step, or may).
+    ``why`` says what may need them, and ``where``: ``asked`` (a gradient is asked for), ``yielded`` (others run in the
+    midst of it), ``taken`` (results go on to a step), ``kept`` (they may), ``library`` (of attacks or explanations).
     """
 
     loop: Site
@@ -296,14 +294,12 @@ class KeptGraph:
 class Sampling:
     """A function that the training calls, whose forward passes build graphs that nothing takes out of it.
 
-    ``loop`` is the innermost loop of the training around the call, ``models`` are those that it calls. ``sure``: these
-    keep nothing, and no code that is not known is given a graph or a model.
+    ``loop`` is the innermost loop of the training around the call, ``models`` are those that it calls.
     """
 
     function: Site
     loop: Site
     models: tuple[Site, ...] = ()
-    sure: bool = False
 
 
 @dataclass(frozen=True)

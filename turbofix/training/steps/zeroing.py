@@ -18,7 +18,8 @@ from turbofix.training.steps.regions import no_grad
 _OFTEN = ("always", "config")
 _FILLS = re.compile(
     r"for (?P<p>\w+) in .+\.(?:parameters\(\)|param_groups):\n(?: +for \w+ in .+\[\"params\"\]:\n)?"
-    r"(?: +if \w+\.grad is not None.*:\n)?(?: +\w+\.grad\.detach_\(\)\n)? +\w+\.grad(?:\.data)?\.(?:zero_\(\)|fill_\(0\))"
+    r"(?: +if \w+\.grad is not None.*:\n)?(?: +\w+\.grad\.detach_\(\)\n)?"
+    r" +\w+\.grad(?:\.data)?\.(?:zero_\(\)|fill_\(0\))"
 )
 """A loop over parameters that does nothing but ``p.grad.zero_()``."""
 
