@@ -330,9 +330,8 @@ class Evaluation:
 class Averaging:
     """A loop over parameters in a training step: ``base`` becomes ``base * scale + other * weight``.
 
-    All are source texts, valid in the loop. Without ``scale`` it is ``lerp_``, without ``weight`` a copy. ``renewed``:
-    ``base`` is given other memory (``kept.data = ...``). ``test`` is what is asked of each, ``rest`` what is done to
-    all that do not pass; ``done`` are methods that change ``base`` by a number. ``unsure``: what it goes through may be
+    All are source texts, valid in the loop. Without ``scale`` it is ``lerp_``, without ``weight`` a copy. ``test`` is
+    what is asked of each, ``done`` are methods that change ``base`` by a number. ``unsure``: it may go through
     something else. ``hollow``: it may find none, as among the buffers of most networks. ``why_not`` is what may be no
     weight.
     """
@@ -344,9 +343,7 @@ class Averaging:
     other: str
     scale: str | None = None
     weight: str | None = None
-    renewed: bool = False
     test: str | None = None
-    rest: str | None = None
     done: tuple[tuple[str, str], ...] = ()
     unsure: bool = False
     hollow: bool = False
