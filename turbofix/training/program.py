@@ -92,7 +92,8 @@ from turbofix.training.objects import (
 )
 from turbofix.training.optimizers.bulk import bulks
 from turbofix.training.script import script
-from turbofix.training.steps.acts import accumulation, acts, concerned, is_model, optimizers_in, stepper
+from turbofix.training.steps.accumulation import accumulation
+from turbofix.training.steps.acts import acts, concerned, is_model, is_update, optimizers_in, stepper
 from turbofix.training.steps.averages import averagings
 from turbofix.training.steps.discarded import thrown_away
 from turbofix.training.steps.graphless import kept_graph, samplings
@@ -101,7 +102,7 @@ from turbofix.training.steps.knowledge import data_known, model_known, optimizer
 from turbofix.training.steps.losses import called_in, loss_of, qualname_of
 from turbofix.training.steps.old_amp import old_names
 from turbofix.training.steps.planned import planned, schedule
-from turbofix.training.steps.regions import evaluation_region, forward_region, in_model, is_update, no_grad
+from turbofix.training.steps.regions import evaluation_region, forward_region, in_model, no_grad
 from turbofix.training.steps.weights import weights
 from turbofix.training.steps.zeroing import late, zeroings
 from turbofix.training.told.debugging import debugging

@@ -28,8 +28,8 @@ from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import ThrownAway
 from turbofix.training.objects import autocasts_around, outermost, parameter_owners
-from turbofix.training.steps.acts import concerned, is_model, optimizers_in
-from turbofix.training.steps.regions import loss_expression, no_grad
+from turbofix.training.steps.acts import concerned, is_model, loss_expression, optimizers_in
+from turbofix.training.steps.regions import no_grad
 
 _CUTS = words(
     "detach detach_ item tolist numpy size dim numel argmax argmin shape data dtype device new_zeros new_ones"

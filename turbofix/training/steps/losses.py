@@ -30,7 +30,8 @@ from turbofix.source.places import COMPREHENSIONS
 from turbofix.source.site import Site
 from turbofix.training.model import Called, Loss, Region
 from turbofix.training.objects import models_in
-from turbofix.training.steps.regions import loss_expression, no_grad
+from turbofix.training.steps.acts import loss_expression
+from turbofix.training.steps.regions import no_grad
 
 
 def loss_of(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Loss:

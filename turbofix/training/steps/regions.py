@@ -14,7 +14,7 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Control, Event
-from turbofix.domain.values import Const, External, Instance, Made, ModuleValue, Sequence, Tensor, Value, members
+from turbofix.domain.values import Const, External, Made, Sequence, Tensor, Value, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import is_product, unfit_for_half
 from turbofix.records import dataclass
@@ -22,6 +22,7 @@ from turbofix.source.names import dotted, loaded, reads_of, stored, walk_here
 from turbofix.source.places import LOOPS, blocks, contains, number_in
 from turbofix.source.site import Site
 from turbofix.training.model import Output, Region
+from turbofix.training.steps.acts import is_update, loss_expression
 
 _LOGARITHMS = frozenset(("log", "log2", "log10", "log1p", "logit"))
 _AT_TIMES = (ast.Lambda, ast.IfExp, ast.BoolOp, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
@@ -68,31 +69,6 @@ def anchors(analysis: Analysis, events: Iterable[Event], frames: tuple[Frame, ..
         if passes:
             found.append((analysis.facts.frames(event)[len(frames) - 1].anchor, event))
     return found
-
-
-def loss_expression(analysis: Analysis, event: Event) -> ast.expr | None:
-    """The expression that a backward starts from: ``loss`` in ``scaler.scale(loss).backward()``."""
-    node = event.node
-    if not isinstance(node, ast.Call):
-        return None
-    first = node.args[0] if node.args else None
-    if not isinstance(node.func, ast.Attribute) or node.func.attr not in ("backward", "manual_backward"):
-        return first
-    base = node.func.value
-    if isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr == "scale" and base.args:
-        return base.args[0]
-    if first is not None and (event.name == "torch.autograd.backward" or _passes_loss(analysis, event, base)):
-        return first
-    return base
-
-
-def _passes_loss(analysis: Analysis, event: Event, base: ast.expr) -> bool:
-    """Whether the loss is the argument (``accelerator.backward(loss)``), not what ``backward`` is called on."""
-    passed = event.arguments.positions[0].value if event.arguments and event.arguments.positions else None
-    if passed is not None and passed is event.receiver:
-        return True
-    owner = members(analysis.facts.evaluate(base, analysis.facts.frames(event)))
-    return any(isinstance(member, (External, ModuleValue, Made, Instance)) for member in owner)
 
 
 def forward_region(analysis: Analysis, backward: Event, loop: ast.AST, events: list[Event]) -> Region | None:
@@ -475,13 +451,6 @@ def _leaving(statements: list[ast.stmt]) -> list[str]:
     yielding = (ast.Yield, ast.YieldFrom, ast.Await)
     nodes = (node for statement in statements for node in walk_here(statement))
     return ["it yields from inside the forward pass"] if any(isinstance(each, yielding) for each in nodes) else []
-
-
-def is_update(event: Event) -> bool:
-    """Whether a ``step`` event may be an optimizer's (not a scheduler's or an environment's)."""
-    from turbofix.training.steps.acts import stepper
-
-    return stepper(event.receiver) not in ("scheduler", "environment")
 
 
 def evaluation_region(analysis: Analysis, loop: ast.AST, events: list[Event]) -> Region | None:
