@@ -90,7 +90,6 @@ from turbofix.training.objects import (
     precision,
     settings,
 )
-from turbofix.training.optimizers.bulk import bulks
 from turbofix.training.script import script
 from turbofix.training.steps.accumulation import accumulation
 from turbofix.training.steps.acts import acts, concerned, is_model, is_update, optimizers_in, stepper
@@ -211,7 +210,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         formulas=formulas(analysis) if trains else (),
         same_items=same_items(analysis, read, steps) if trains else (),
         built_again=built_again(analysis) if trains else (),
-        bulks=bulks(analysis, known_models) if trains else (),
         paddings=paddings(analysis, steps) if trains else (),
         samplings=samplings(analysis, steps, evaluations) if trains else (),
         held=held if trains else (),

@@ -59,7 +59,6 @@ from turbofix.training.model.models import Passing as Passing
 from turbofix.training.model.models import Product as Product
 from turbofix.training.model.models import Products as Products
 from turbofix.training.model.models import Repeated as Repeated
-from turbofix.training.model.optimizers import Bulk as Bulk
 from turbofix.training.model.optimizers import OldName as OldName
 from turbofix.training.model.optimizers import Optimizer as Optimizer
 from turbofix.training.model.optimizers import Scaler as Scaler

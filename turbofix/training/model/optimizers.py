@@ -11,7 +11,7 @@ from turbofix.records import dataclass
 if TYPE_CHECKING:
     from turbofix.dataflow.known import Argument
     from turbofix.source.site import Site
-    from turbofix.training.model.models import Hazard, Passing
+    from turbofix.training.model.models import Passing
     from turbofix.training.model.steps import Act
 
 
@@ -51,11 +51,8 @@ class Optimizer(Told):
     in_loop: bool = False
     device: Placement = Placement("unknown")  # of its parameters
     before_move: bool = False  # built before its model was moved to the GPU
-    sparse: bool = False  # trains parameters whose gradients are sparse (Embedding(sparse=True))
-    distributed: str | None = None  # the call that makes DTensors of some of its parameters, perhaps not of all
-    sharded: bool = False  # its parameters may be DTensors, by ``fully_shard``
-    lazy: bool = False  # some of its parameters may have no shape yet when it is built (LazyLinear)
-    shared: bool = False  # is given parameters twice: those of a module that is a part of two of its models
+    unfused: str | None = None  # what makes gradients sparse, or DTensors, for which it has no fused kernel
+    shared: bool = False  # is given parameters twice: those of a layer that is a part of two of its models
     regrouped: bool = False  # SGD: some parameters may have other momentum or weight decay than its arguments say
     state_loads: tuple[Act, ...] = ()  # optimizer.load_state_dict(...)
     state_saves: tuple[StateSave, ...] = ()
@@ -65,7 +62,6 @@ class Optimizer(Told):
     handed_over: bool = False  # DeepSpeed steps it: it may be what `deepspeed.initialize` is given
     owner: str | None = None  # what the framework's object is called where it is built: `accelerator`, `self.fabric`
     complex: bool = False  # some parameters of the program are complex numbers
-    frozen: Site | None = None  # where its model is frozen, in every run, but for one or two of its last layers
     qualnames: tuple[str, ...] = ()
 
     @property
@@ -77,21 +73,6 @@ class Optimizer(Told):
             and not self.open_mapping
             and all(each.state == "absent" or (each.state == "value" and not any(each.values)) for each in given)
         )
-
-
-@dataclass(frozen=True)
-class Bulk:
-    """An ``Adam`` or ``AdamW`` that is given all parameters of one model with a hundred million of them or more.
-
-    ``text`` is what the function that builds it calls the model there, None where it has no name for it. ``alone``: a
-    statement does nothing else than assign or return it. ``hazard``: what needs its states as torch keeps them.
-    """
-
-    optimizer: Site
-    model: Site
-    text: str | None = None
-    alone: bool = False
-    hazard: Hazard | None = None
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import ThrownAway
-from turbofix.training.objects import autocasts_around, outermost, parameter_owners
+from turbofix.training.objects import autocasts_around, outermost, parameter_owners, parts_of
 from turbofix.training.steps.acts import concerned, is_model, loss_expression, optimizers_in
 from turbofix.training.steps.regions import no_grad
 
@@ -37,7 +37,6 @@ _CUTS = words(
 _DATA = frozenset({"batch", "data", "made", "object"})
 _COMPUTING = ("torch.", "F.", "min", "max")
 _DEEPEST = 12
-_MOST_PARTS = 3000
 _FREEZING = regex(r"\.requires_grad\s*=(?!=)|requires_grad_\(\s*(?!True)|set_requires_grad")
 
 
@@ -420,17 +419,5 @@ def _short(node: ast.AST) -> str:
 
 
 def parts(model: Value) -> frozenset[int]:
-    """A model, the modules in it and the weights that it holds by themselves; nothing where it is not known."""
-    found: set[int] = set()
-    waiting: list[Value] = [model] if isinstance(model, (Instance, Made)) else []
-    while waiting and len(found) < _MOST_PARTS:
-        each = waiting.pop()
-        weight = isinstance(each, Tensor) and "param" in each.roles
-        if id(each) in found or not (weight or (isinstance(each, (Instance, Made)) and is_model(each))):
-            continue
-        found.add(id(each))
-        if isinstance(each, (Instance, Made)):
-            base = each.base if isinstance(each, Instance) else each
-            held = [*each.attributes.values(), *each.children.values(), base.inner if base is not None else None]
-            waiting += [part for value in held for part in flatten(value, 3)]
-    return frozenset(found)
+    """The identities of a model and all that it is made of."""
+    return frozenset(map(id, parts_of(model)))
