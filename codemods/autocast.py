@@ -30,9 +30,8 @@ When refused
     convolutions or none. It is refused for float64 and half precision, beside apex or other autocast, where a
     library's own kernels pass messages in graphs, for gradients of gradients and closures (L-BFGS), for functions
     in the forward pass that cannot be given another type, and in reinforcement learning, where a step compares with
-    what the model did in float32. A gradient penalty in a function of its own stays in float32. A scaler that
-    cannot go along with the optimizer is a name of the step's file; where its state cannot be saved it finds its
-    scale anew. Frameworks' switches are left alone where an engine decides.
+    what the model did in float32. A gradient penalty in a function of its own stays in float32. The scaler is a name of
+    the step's file, and finds its scale anew in each run. Frameworks' switches are left alone where an engine decides.
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
@@ -59,7 +58,6 @@ from turbofix.regex import regex
 from turbofix.training.data.sizes import batch_of
 from turbofix.training.evidence import of_forward
 from turbofix.training.model import (
-    ABSENT,
     Called,
     Evaluation,
     Framework,
@@ -75,7 +73,6 @@ from ._loaders import whole
 from ._options import left_off
 from ._precision import (
     PRODUCTS,
-    SIMPLE,
     THERE,
     asks_torch,
     autocast_of,
@@ -143,13 +140,12 @@ class Wrap:
     """A region to put under autocast; ``test`` is true where a GPU is used ("True": always).
 
     ``outputs`` become float32 again inside it, because the loss is computed from them outside. ``apart``: each
-    statement that calls a model gets a region of its own; calls in statements that do more are ``lifted`` out of these.
+    statement that calls a model gets a region of its own.
     """
 
     region: Region
     test: str
     outputs: tuple[Output, ...] = ()
-    lifted: tuple[Output, ...] = ()
     apart: bool = False
 
 
@@ -266,52 +262,26 @@ def left_out(program: TrainingProgram) -> Iterator[Finding]:
         if part is None or part.kind != "autocast" or part.enabled.off or worth_of(program, step) is None:
             continue
         half = "float16" if scaled or program.target.capability < AMPERE else "bfloat16"
-        loops: tuple[Step | Evaluation, ...] = (step, *program.evaluations)
-        for loop in loops:
-            region = loop.forward if isinstance(loop, Evaluation) else loop.forwards[0] if loop.forwards else None
+        for loop in program.evaluations:
+            region = loop.forward
             if region is None or region.first in told or not set(loop.models) & set(step.models):
                 continue
-            if isinstance(loop, Evaluation) and loop.autocast is None and region.function in meant - {None}:
+            if region.function in meant - {None}:
                 continue
-            wrap = uncovered(program, loop, region) or (
-                evaluation_wrap(program, loop, step, half) if isinstance(loop, Evaluation) else None
-            )
-            if wrap is None or (isinstance(loop, Evaluation) and loop.autocast is not None and not wrap.apart):
+            wrap = evaluation_wrap(program, loop, step, half)
+            if wrap is None:
                 continue
             switch, here = part.enabled, region.function
             beside = holds(here, part.site) if here is not None else here == step.forwards[0].function
-            own = OWN.fullmatch(switch.text or "") is not None and region.first.path == part.site.path
-            named = own or (beside and SIMPLE.fullmatch(switch.text or "") is not None)
-            open_to_all = switch.option is not None and switch.values != (True,)
-            if follows_gpu(switch, (step.device,)):
-                switch = ABSENT
-            elif not (named or (beside and not open_to_all)):
+            if not (follows_gpu(switch, (step.device,)) or (beside and switch.option is None)):
                 continue  # whoever starts it decides, by what is not known here
             told.add(region.first)
-            first = wrap.region.calling[0] if wrap.apart else wrap.region.first
             models = [model for site in loop.models if (model := program.model(site)) is not None]
-            what = "the model" if wrap.apart else called(models)
-            message = f"{what} runs in float32 here, although the training computes in 16 bits"
-            if switch.state != "absent" and named:
-                wrap, switch = replace(wrap, test=switch.text or ""), ABSENT
-            assumes = (LEARNS_IN_16_BITS, *((OPTION_DEFAULT,) if switch.state != "absent" else ()))
+            message = f"{called(models)} runs in float32 here, although the training computes in 16 bits"
             seen = (Evidence("the training's autocast", part.site),)
             plan = Plan((wrap,), half)
-            worth = Worth.HIGH if loop is step else Worth.SOME
-            yield codemod.finding(first, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
-
-
-def uncovered(program: TrainingProgram, loop: Step | Evaluation, region: Region) -> Wrap | None:
-    """The statements of a region that call a model and hold no autocast, where others do."""
-    places = [part.site for part in program.precision if part.kind == "autocast" and not part.enabled.off]
-    calling = tuple(dict.fromkeys((region.first, *region.calling)))  # a frozen model may be called in front of them
-    left = tuple(each for each in calling if not any(holds(each, place) for place in places))
-    if not left or len(left) == len(calling) or region.outputs is None or region.blockers:
-        return None
-    outputs = tuple(each for each in region.outputs if any(holds(one, each.call) for one in left))
-    if any(each in (region.lifted or ()) for each in outputs):
-        return None
-    return Wrap(replace(region, calling=left), test_in(program, loop, region), outputs, apart=True)
+            assumes = (LEARNS_IN_16_BITS,)
+            yield codemod.finding(region.first, message, plan=plan, evidence=seen, assumes=assumes, worth=Worth.SOME)
 
 
 def half_for(program: TrainingProgram, step: Step) -> str:
@@ -406,9 +376,9 @@ def wrap_of(loop: Step | Evaluation, region: Region, test: str, outside: str | N
 def apart(region: Region, test: str, why: str) -> Wrap:
     """A region for each statement that calls a model, where one around all of them is not possible (``why``)."""
     hidden = set(region.criteria_hidden) & LOGIT_LOSSES.keys()
-    if region.outputs is None or region.lifted is None or not region.calling or hidden:
+    if region.outputs is None or region.mixed or not region.calling or hidden:
         raise Refuse(why)
-    return Wrap(region, test, region.outputs, region.lifted, apart=True)
+    return Wrap(region, test, region.outputs, apart=True)
 
 
 def test_in(program: TrainingProgram, loop: Step | Evaluation, region: Region) -> str:
@@ -561,7 +531,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         autocast = edit.name("torch.autocast", place)
         header = f'with {autocast}("cuda", dtype={edit.name(dtype, place)}{enabled}):'
         header = requote(header, edit, place)
-        lifted = {each.statement for each in wrap.lifted}
         for output in wrap.outputs:
             if output in done:
                 continue
@@ -569,7 +538,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             if output.names:
                 values = ", ".join(f"{name}.float()" for name in output.names)
                 edit.after(output.statement, f"{', '.join(output.names)} = {values}")
-            elif output.statement not in lifted:
+            else:
                 edit.insert_after(output.call, ".float()")
         if not wrap.apart:
             edit.wrap(place, wrap.region.last, header)
@@ -577,16 +546,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             if statement in wrapped:
                 continue
             wrapped.add(statement)
-            if statement not in lifted:
-                edit.wrap(statement, statement, header)
-                continue
-            calls = [each.call for each in wrap.lifted if each.statement == statement]
-            names: list[str] = []
-            for call in calls:
-                names.append(edit.free_name("output", call, names))
-            lines = [f"    {name} = {edit.text(call)}.float()" for name, call in zip(names, calls, strict=True)]
-            edit.before(statement, header, *lines)
-            for name, call in zip(names, calls, strict=True):
-                edit.replace(call, name)
+            edit.wrap(statement, statement, header)
     if plan.scaling is not None:
         scale(plan.scaling, edit, old_torch=plan.old_torch)

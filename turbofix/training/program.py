@@ -570,7 +570,7 @@ def _both(one: Region, other: Region) -> Region:
         criteria_inside=tuple(sorted({*one.criteria_inside, *other.criteria_inside})),
         criteria_hidden=tuple(sorted({*one.criteria_hidden, *other.criteria_hidden})),
         calls_end=one.calls_end if one.calls_end == other.calls_end else None,
-        lifted=one.lifted if one.lifted == other.lifted else None,
+        mixed=one.mixed or other.mixed,
         outputs=one.outputs if one.outputs == other.outputs else None,
     )
 

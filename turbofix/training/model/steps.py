@@ -32,8 +32,8 @@ class Region:
     products beside the models, ``tangled`` if one is no later than the last call of a model, as are the criteria that
     ``criteria_inside`` names; those in ``criteria_hidden`` are called by a model. ``calling`` are the statements that
     call a model, ``calls_end`` is the last one, ``outputs`` what the calls give in 16 bits; None where some of it does
-    not come out as tensors. ``lifted`` are those in statements that do more, such as to call a criterion or to go
-    backward, in front of which their calls can stand; None where they cannot. ``idle`` are statements behind
+    not come out as tensors. ``mixed``: a statement calls a model and computes a
+    loss of it. ``idle`` are statements behind
     ``calls_end`` that do not lead to the loss. ``unfit`` are calls beside it, and after the loop, that are given a
     result of it in 16 bits and raise for it (``libraries.unfit_for_half``).
     """
@@ -51,7 +51,7 @@ class Region:
     criteria_hidden: tuple[str, ...] = ()
     calls_end: Site | None = None
     calling: tuple[Site, ...] = ()
-    lifted: tuple[Output, ...] | None = ()
+    mixed: bool = False
     outputs: tuple[Output, ...] | None = None
     idle: tuple[Site, ...] = ()
     unfit: tuple[Called, ...] = ()

@@ -25,9 +25,6 @@ from turbofix.training.model import Output, Region
 from turbofix.training.steps.acts import is_update, loss_expression
 
 _LOGARITHMS = frozenset(("log", "log2", "log10", "log1p", "logit"))
-_AT_TIMES = (ast.Lambda, ast.IfExp, ast.BoolOp, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
-"""Expressions whose parts are computed as often as something else says."""
-
 _MUTATING = {"append", "extend", "insert", "add", "update", "add_", "mul_", "div_", "sub_"}
 
 
@@ -311,7 +308,6 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
             imaginary |= any("complex" in tensor.roles for tensor in tensors_in(given))
     complete = complete and not (imaginary and outputs)  # `.float()` would drop what is imaginary
     loss = members(backward.receiver) if backward is not None else ()
-    both = [statements[index] for index in sorted(calling & judging)]
     return replace(
         region,
         half=logarithms or any(isinstance(member, Tensor) and member.half for member in loss),
@@ -321,7 +317,7 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
         criteria_hidden=tuple(sorted({name for name, index in criteria if index < 0})),
         calls_end=places.site(statements[last], module) if last >= 0 else None,
         calling=tuple(places.site(statements[index], module) for index in sorted(calling)),
-        lifted=_lifted(analysis, both, outputs, module) if complete else None,
+        mixed=bool(calling & judging),
         outputs=tuple(outputs) if complete else None,
         idle=tuple(
             places.site(statement, module)
@@ -335,34 +331,6 @@ def _is_apart(analysis: Analysis, node: ast.AST, event: Event, span: Span) -> bo
     """Whether a function that the step calls takes a gradient: a penalty, which stays in 32 bits with its own calls."""
     inside = event.kind != "autograd_grad" or in_model(analysis, event, len(span.frames))
     return node is not event.node and not inside
-
-
-def _lifted(
-    analysis: Analysis, statements: list[ast.stmt], outputs: list[Output], module: ModuleFile
-) -> tuple[Output, ...] | None:
-    """What models give inside of some statements, by the outermost calls; None unless each is made once, and always."""
-    places = analysis.facts.places
-    found: list[Output] = []
-    for statement in statements:
-        here = {each.call: each for each in outputs if each.statement == places.site(statement, module)}
-        own: list[Output] = []
-        waiting: list[ast.AST] = [statement.value] if isinstance(statement, (ast.Assign, ast.Expr)) else []
-        while waiting:
-            node = waiting.pop(0)
-            output = here.get(places.site(node, module)) if isinstance(node, ast.Call) else None
-            if output is not None:
-                own.append(output)
-            elif not isinstance(node, _AT_TIMES):
-                waiting += ast.iter_child_nodes(node)
-        if not own or {each for each in here if any(_holds(one.call, each) for one in own)} != here.keys():
-            return None
-        found += own
-    return tuple(found) if not any(each.names for each in found) else None
-
-
-def _holds(outer: Site, inner: Site) -> bool:
-    start, end = (outer.line, outer.column), (outer.end_line, outer.end_column)
-    return start <= (inner.line, inner.column) and (inner.end_line, inner.end_column) <= end
 
 
 def _is_logarithm(event: Event) -> bool:
