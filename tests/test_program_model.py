@@ -1289,45 +1289,6 @@ def test_a_framework_that_is_made_after_the_optimizer_has_no_name_there() -> Non
     assert [each.owner for each in found.optimizers] == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("lines", "named"),
-    [
-        (
-            "loss = criterion(out, y)\n        other = F.mse_loss(out, x)\n        print(other.item())",
-            {"torch.nn.L1Loss"},
-        ),
-        ("loss = criterion(out, y)\n        other = F.mse_loss(out, x)", {"torch.nn.L1Loss"}),
-        ("kept, other = criterion(out, y), F.mse_loss(out, x)\n        loss = kept", {"torch.nn.L1Loss"}),
-        ("loss = criterion(out, y)\n        meter.add_scalar('mse', F.mse_loss(out, x), i)", {"torch.nn.L1Loss"}),
-        (
-            "parts = [criterion(out, y)]\n        parts.append(F.mse_loss(out, x))\n        loss = sum(parts)",
-            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
-        ),
-        (
-            (
-                "parts = {'a': criterion(out, y)}\n        parts['b'] = F.mse_loss(out, x)\n"
-                "        loss = sum(v for v in parts.values())"
-            ),
-            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
-        ),
-        (
-            (
-                "def both():\n            return criterion(out, y), F.mse_loss(out, x)\n"
-                "        loss, other = both()\n        loss = loss + other"
-            ),
-            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
-        ),
-        (
-            "loss = criterion(out, y)\n        if i % 2:\n            loss += F.mse_loss(out, x)",
-            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
-        ),
-    ],
-)
-def test_only_criteria_that_reach_the_backward_are_the_loss(lines: str, named: set[str]) -> None:
-    text = FLAT.replace("loss = criterion(out, y)", lines).replace("nn.CrossEntropyLoss()", "nn.L1Loss()")
-    assert set(only_step(program(text)).loss.qualnames) == named
-
-
 def test_a_loss_that_an_option_chooses_is_every_one_of_them() -> None:
     chosen = """
     class Relative(nn.Module):
