@@ -23,9 +23,9 @@ from ._sixteen import (
     LOGIT_LOSSES,
     islands,
     needs_float16,
-    optimizer_names,
     refuse_model,
     refuse_program,
+    refuse_second_passes,
     unsafe_call,
 )
 
@@ -182,10 +182,7 @@ def test_in(program: TrainingProgram, loop: Step | Evaluation, region: Region) -
 def refuse_step(program: TrainingProgram, step: Step, half: str) -> tuple[Called, ...]:
     """Raise Refuse for what happens in the step; the calls in it that are kept in 32 bits."""
     refuse_regions(step)
-    if any(update.closure for update in step.updates) or "torch.optim.LBFGS" in optimizer_names(program, step):
-        raise Refuse("the optimizer calls the forward pass again through a closure")
-    if any(backward.create_graph for backward in step.backwards):
-        raise Refuse("gradients of gradients are taken (create_graph), which 16 bits need other care for")
+    refuse_second_passes(program, step)
     for model in models_of(program, step):
         refuse_model(model)
     outside = {call.site for region in step.forwards for call in region.unfit}

@@ -112,7 +112,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     for optimizer in program.optimizers:
         model = large(program, optimizer)
-        if model is None or not optimizer.used or optimizer.handed_over or not on_gpu(program, optimizer):
+        if model is None or not optimizer.used or optimizer.handed_over or not program.device.reaches_cuda:
             continue
         kind = (optimizer.qualname or "").rpartition(".")[2]
         reason = why_not(program, optimizer)
@@ -144,12 +144,6 @@ def told(kind: str, model: Model) -> str:
         f"{kind} keeps two float32 numbers for each of the {many} parameters or more of {name}: {size:.1f} GB, "
         "of which 8 bits take a quarter"
     )
-
-
-def on_gpu(program: TrainingProgram, optimizer: Optimizer) -> bool:
-    """Whether its parameters may live on a GPU."""
-    steps = [step for step in program.steps if optimizer.site in step.optimizers]
-    return optimizer.device.reaches_cuda or any(step.device.reaches_cuda for step in steps)
 
 
 def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
