@@ -97,7 +97,6 @@ from turbofix.training.steps.averages import averagings
 from turbofix.training.steps.discarded import thrown_away
 from turbofix.training.steps.graphless import kept_graph, samplings
 from turbofix.training.steps.housekeeping import chores
-from turbofix.training.steps.knowledge import data_known, model_known, optimizer_known
 from turbofix.training.steps.losses import called_in, loss_of, qualname_of
 from turbofix.training.steps.old_amp import old_names
 from turbofix.training.steps.planned import planned, schedule
@@ -493,9 +492,6 @@ def _step(
         grad_reads=tuple(sorted({facts.site(event) for event in _of(training, "grad_read")})),
         certainty="seen" if seen else "inferred",
         leaks=leaks(analysis, training, loop),
-        optimizer=optimizer_known(updates),
-        model=model_known(analysis, training, updates, loop),
-        data=data_known(sources, found_loaders, kind),
         thrown_away=thrown_away(analysis, record, backwards),
         chores=chores(analysis, training, record),
         zeroings=zeroings(analysis, training, record),

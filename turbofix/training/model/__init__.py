@@ -81,7 +81,6 @@ from turbofix.training.model.steps import Averaging as Averaging
 from turbofix.training.model.steps import Called as Called
 from turbofix.training.model.steps import Evaluation as Evaluation
 from turbofix.training.model.steps import KeptGraph as KeptGraph
-from turbofix.training.model.steps import Known as Known
 from turbofix.training.model.steps import Loop as Loop
 from turbofix.training.model.steps import Loss as Loss
 from turbofix.training.model.steps import Output as Output

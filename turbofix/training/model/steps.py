@@ -76,7 +76,6 @@ class Act:
     scaled: bool = False  # goes through a GradScaler
     closure: bool = False  # optimizer.step(closure)
     create_graph: bool = False  # a backward that is differentiated again
-    keeps_graph: bool = False  # a backward that may leave its graph for another one
     concerns: str = ""  # of a step: `optimizer` in `scaler.step(optimizer)`; of a load: the state, where it is named
     owner: str = ""  # of a backward: the source of Accelerate's or Fabric's object that it is called on
 
@@ -114,9 +113,6 @@ class Loss:
     certainty: Literal["seen", "inferred", "unknown"]
     qualnames: tuple[str, ...] = ()  # torch.nn.CrossEntropyLoss, torch.nn.functional.nll_loss, ...
     text: str | None = None  # the name it goes by at backward: "loss"
-    plain: bool = (
-        False  # every criterion was seen to be given neither weight= nor ignore_index=: all samples count alike
-    )
 
 
 @dataclass(frozen=True)
@@ -150,19 +146,6 @@ class Loop:
     sized: str | None = None
     progress: Site | None = None  # the progress bar (tqdm(...)) around it
     progress_name: str | None = None
-
-
-@dataclass(frozen=True)
-class Known:
-    """How surely one part of a step is known, and as what.
-
-    ``seen``: where it is made was seen. ``inferred``: judged by how it is used. ``names`` are qualified names, the
-    project's class names, or what else the program calls it; ``why`` says what is in the way of more.
-    """
-
-    certainty: Literal["seen", "inferred", "unknown"] = "unknown"
-    names: tuple[str, ...] = ()
-    why: str | None = None
 
 
 @dataclass(frozen=True)
@@ -253,9 +236,6 @@ class Step:
     leaks: tuple[
         Accumulator, ...
     ] = ()  # `total += loss` with its graph, never backpropagated: every step's graph is kept
-    optimizer: Known = Known()  # what its updates step
-    model: Known = Known()  # what its forward passes call
-    data: Known = Known()  # where its data come from; ``source`` says the kind
     thrown_away: tuple[ThrownAway, ...] = ()  # backward passes that compute gradients which nothing uses
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     zeroings: tuple[Zeroing, ...] = ()  # where it fills gradients with zeros

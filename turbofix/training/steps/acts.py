@@ -196,7 +196,6 @@ def act_of(analysis: Analysis, event: Event, loop: ast.AST | None) -> Act:
         scaled=is_scaled(event),
         closure=event.kind == "step" and _takes_closure(event),
         create_graph=event.kind == "backward" and creates_graph(event),
-        keeps_graph=event.kind == "backward" and keeps_graph(event),
         concerns=_concerns(analysis, event) if event.kind in ("step", "load") else "",
         owner=_owner(analysis, event) if event.kind == "backward" else "",
     )
@@ -325,7 +324,6 @@ def _merged(first: Act, second: Act) -> Act:
         scaled=first.scaled or second.scaled,
         closure=first.closure or second.closure,
         create_graph=first.create_graph or second.create_graph,
-        keeps_graph=first.keeps_graph or second.keeps_graph,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import (
@@ -22,7 +21,6 @@ from turbofix.domain.values import (
 )
 from turbofix.library.tables import NO_MIXING, is_sigmoid, unfit_for_half, widened_operands
 from turbofix.records import dataclass
-from turbofix.source.nodes import walk
 from turbofix.source.site import Site
 from turbofix.training.model import Called, Loss, Region
 from turbofix.training.objects import models_in
@@ -56,20 +54,12 @@ def loss_of(analysis: Analysis, backwards: list[Event], events: list[Event]) -> 
         certainty,  # type: ignore[arg-type]
         tuple(name for _, name in ordered),
         text,
-        bool(ordered)
-        and all(criteria[key] for key in ordered)
-        and all(_is_one_criterion(analysis, backward, events) for backward in backwards),
     )
 
 
-def _criteria(analysis: Analysis, events: Iterable[Event]) -> dict[tuple[Site, str], bool]:
-    """The places and names of criteria, and whether they are plain on every path."""
-    found: dict[tuple[Site, str], bool] = {}
-    for event in events:
-        for name in _criterion_names(event):
-            key = analysis.facts.site(event), name
-            found[key] = found.get(key, True) and _is_plain(event)
-    return found
+def _criteria(analysis: Analysis, events: Iterable[Event]) -> set[tuple[Site, str]]:
+    """The places and names of criteria."""
+    return {(analysis.facts.site(event), name) for event in events for name in _criterion_names(event)}
 
 
 def _chooses_unknown(analysis: Analysis, events: Iterable[Event], criteria: set[Site]) -> bool:
@@ -96,54 +86,6 @@ def inside_models(analysis: Analysis, events: list[Event]) -> list[Event]:
     return [event for event in inside if event.kind in ("criterion", "call", "forward")]
 
 
-def _is_one_criterion(analysis: Analysis, backward: Event, events: list[Event]) -> bool:
-    """Whether a backward starts from the value of one criterion, at most divided: nothing else is added to it.
-
-    It may be what a function of the program gives back, which is looked into.
-    """
-    facts = analysis.facts
-    called = {
-        id(frame.call): frame
-        for event in events
-        if event.kind == "criterion"
-        for frame in facts.frames(event)
-        if frame.call is not None
-    }
-    criteria = {id(event.node) for event in events if event.kind == "criterion"}
-    expression = loss_expression(analysis, backward)
-    waiting = [(expression, backward.module)] if expression is not None else []
-    seen: set[int] = set()
-    while waiting:
-        node, module = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            waiting.append((node.left, module))
-        elif isinstance(node, ast.Name):
-            owner = facts.bindings.owner(node.id, node, module)
-            for write in facts.bindings.writes(owner, node.id):
-                if isinstance(write, ast.Assign) and isinstance(write.targets[0], ast.Name):
-                    waiting.append((write.value, module))
-                elif not (isinstance(write, ast.AugAssign) and isinstance(write.op, ast.Div)):
-                    return False
-        elif id(node) not in criteria:
-            given = _given_back(called[id(node)]) if id(node) in called else []
-            if not given:
-                return False
-            waiting += [(each, called[id(node)].module) for each in given]
-    return bool(seen)
-
-
-def _given_back(frame: Frame) -> list[ast.expr]:
-    """What a function returns, wherever it does; empty where a decorator may change it, or it may return nothing."""
-    if not isinstance(frame.scope, ast.FunctionDef) or frame.scope.decorator_list:
-        return []
-    returned = [each.value for each in walk(frame.scope) if isinstance(each, ast.Return)]
-    known = [each for each in returned if each is not None]
-    return known if len(known) == len(returned) else []
-
-
 def _criterion_names(event: Event) -> Iterator[str]:
     found = False
     for member in members(event.receiver):
@@ -156,19 +98,6 @@ def _criterion_names(event: Event) -> Iterator[str]:
         found = True
     if not found:
         yield event.name or "unknown"
-
-
-def _is_plain(event: Event) -> bool:
-    """Whether a criterion was seen to be given neither weights nor an index to ignore."""
-    arguments, most = event.arguments, 2
-    for member in members(event.receiver):
-        if isinstance(member, Made):
-            arguments, most = member.arguments, 0
-        elif not isinstance(member, External):
-            return False
-    if arguments is None or arguments.open or arguments.star or len(arguments.positions) > most:
-        return False
-    return not arguments.keywords.keys() & {"weight", "ignore_index", "pos_weight"}
 
 
 # --- what forward passes call ---------------------------------------------------------------------------------------
