@@ -67,10 +67,10 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
             if not is_off(training.argument(each)) or reason_beside(training.argument(each)) is not None
         ]
         told = sorted((each for each in there if each is not None), key=lambda each: not isinstance(each, InPlace))
+        if training.precision == "other" and not (told and isinstance(told[0], InPlace)):
+            continue
         if told:  # one of the two that is on decides
             yield told[0]
-            continue
-        if training.precision == "other":
             continue
         reason = why_not_under(program, training)
         seen = evidence(training, "bf16")
