@@ -374,11 +374,8 @@ def table(resolved: list[Resolved]) -> Iterator[str]:
         ("training loop found, of the scripts that have one", _of(every, "loop", "script")),
         ("backward passes in a loop that belong to a step", _of(every, "loop", "backward")),
         ("framework recognised, of the scripts that only make its trainer", _of(every, "loop", "framework")),
-        *(
-            (f"step: {question}", _of(every, "values", question))
-            for question in ("optimizer", "model", "loss", "source")
-        ),
-        ("step: all four", _of(every, "all-four")),
+        *((f"step: {question}", _of(every, "values", question)) for question in ("loss", "source")),
+        ("step: both", _of(every, "all-four")),
         *((f"loader: {name}", _of(every, "loader-argument", name)) for name in LOADER_ARGUMENTS),
         ("loader: arguments", _of(every, "loader-argument")),
         ("transfers classified, in steps", _of(every, "transfer", "in a step")),
