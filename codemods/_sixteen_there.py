@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from turbofix.assumptions import LEARNS_IN_16_BITS
+from turbofix.assumptions import LEARNS_IN_16_BITS, OPTION_DEFAULT
 from turbofix.codemod import Codemod
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Site, Worth
+from turbofix.regex import regex
 from turbofix.training.model import Scaler, TrainingProgram
 
 from ._options import left_off
 from ._precision import (
+    SIMPLE,
     autocast_of,
     called,
     follows_gpu,
@@ -23,6 +26,7 @@ from ._sixteen import (
     worth_of,
 )
 
+OWN = regex(r"self(\.\w+|\[[\"']\w+[\"']\])+")
 OWN_PRECISION = frozenset(("torch", "intel_extension_for_pytorch", "transformer_engine", "ray"))
 
 
@@ -79,13 +83,17 @@ def left_out(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding]:
                 continue
             switch, here = part.enabled, region.function
             beside = holds(here, part.site) if here is not None else here == step.forwards[0].function
-            plain = switch.option is None and switch.known and all(switch.values)
-            if not (follows_gpu(switch, (step.device,)) or (beside and plain)):
+            own = OWN.fullmatch(switch.text or "") is not None and region.first.path == part.site.path
+            named = own or (beside and SIMPLE.fullmatch(switch.text or "") is not None)
+            chosen = switch.state != "absent" and not follows_gpu(switch, (step.device,))
+            if chosen and not named and (not beside or not switch.known or not all(switch.values)):
                 continue  # whoever starts it decides, by what is not known here
+            if chosen and named:
+                wrap = replace(wrap, test=switch.text or "")
             told.add(region.first)
             models = [model for site in loop.models if (model := program.model(site)) is not None]
             message = f"{called(models)} runs in float32 here, although the training computes in 16 bits"
             seen = (Evidence("the training's autocast", part.site),)
             plan = Plan((wrap,), half)
-            assumes = (LEARNS_IN_16_BITS,)
+            assumes = (LEARNS_IN_16_BITS, *((OPTION_DEFAULT,) if chosen and not named else ()))
             yield codemod.finding(region.first, message, plan=plan, evidence=seen, assumes=assumes, worth=Worth.SOME)
