@@ -84,7 +84,7 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         return f"the program speaks of {optimizer.unfused}, and the fused kernel takes plain parameters and gradients"
     if optimizer.complex:
         return "some of its parameters may be complex numbers, which the fused kernel does not take"
-    if optimizer.shared:
+    if optimizer.shared and (optimizer.argument("params").text or "").count(".parameters()") > 1:
         return "two of its models share a module, and the fused kernel updates parameters given twice in another way"
     scaler = next((part for part in program.precision if part.kind == "scaler"), None)
     if scaler is not None:  # (one that an option switches on counts too: the user may pass it tomorrow)
