@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from turbofix.codemod import Codemod
+from turbofix.editing.edit import Edit
 from turbofix.findings import InPlace, Refusal, Site
 from turbofix.records import dataclass
 from turbofix.training.evidence import of_optimizer
-from turbofix.training.model import Optimizer, TrainingProgram
+from turbofix.training.model import Act, Optimizer, TrainingProgram
 
-from ._precision import said
+from ._precision import requote, said
 
 SINCE = {
     "torch.optim.Adam": (2, 0),
@@ -29,10 +30,12 @@ AVAILABLE = "torch.cuda.is_available()"
 
 @dataclass(frozen=True)
 class Fused:
-    """The value of ``fused``, and whether torch's AdamW takes the place of transformers' own."""
+    """The value of ``fused``, whether torch's AdamW takes the place of transformers' own, and the loads of states that
+    may have been saved without it."""
 
     value: str
     borrowed: bool = False
+    loads: tuple[Act, ...] = ()
 
 
 def is_borrowed(optimizer: Optimizer) -> bool:
@@ -108,3 +111,11 @@ def has_momentum(optimizer: Optimizer) -> bool:
 def said_at(site: Site, beside: Site) -> str:
     """Where something stands, with the file's name where it is another file."""
     return f" on line {site.line}" if site.path == beside.path else f" in {site.path.name}, line {site.line}"
+
+
+def tell_groups(load: Act, edit: Edit) -> None:
+    """Say to the groups of a state what the optimizer does: beside a ``GradScaler`` torch raises for old ones."""
+    group = edit.free_name("group", load.site)  # not behind it: the step counters would stay on the CPU
+    fused = f'    {group}["fused"] = {load.receiver_text}.defaults.get("fused")'
+    lines = f'for {group} in {load.concerns}["param_groups"]:', f"{fused}  # it may have been saved without"
+    edit.before(load.site, *(requote(line, edit, load.site) for line in lines))

@@ -22,7 +22,7 @@ Use instead
 
     The ``Trainer`` of transformers is told by ``optim=`` (its own default is fused from torch 2.8 on); what it or
     Lightning is handed gets ``torch.cuda.is_available() or None``. A checkpoint brings its own ``fused``: what goes on
-    from an old one steps as before, but raises beside a ``GradScaler``.
+    from an old one steps as before, but beside a ``GradScaler`` torch raises, so that the loaded groups are told first.
 
 When refused
     Nothing is said of optimizers without a fused kernel, of SGD without momentum and decay, of classes of the project's
@@ -73,6 +73,7 @@ from ._fused import (
     has_momentum,
     is_borrowed,
     names_of,
+    tell_groups,
     told,
     why_not,
 )
@@ -148,10 +149,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *((ON_GPU,) if program.target.torch < ON_CPU and test_beside(program, optimizer) is None else ()),
             *((EVERY_GRADIENT,) if is_late(program, optimizer) else ()),
             *((READ_WHOLE,) if optimizer.open_mapping else ()),
-            *((NO_OLD_CHECKPOINT,) if scaled else ()),
+            *((NO_OLD_CHECKPOINT,) if scaled and not all(load.concerns for load in optimizer.state_loads) else ()),
             *((OPTION_DEFAULT,) if unasked else ()),
         )
-        plan, risk = Fused(value, borrowed), Risk.RECIPE if borrowed else codemod.risk
+        plan = Fused(value, borrowed, tuple(load for load in optimizer.state_loads if scaled and load.concerns))
+        risk = Risk.RECIPE if borrowed else codemod.risk
         yield codemod.finding(optimizer.site, message, plan=plan, risk=risk, evidence=seen, assumes=open_ones)
 
 
@@ -230,7 +232,7 @@ def fused_under(program: TrainingProgram, optimizer: Optimizer) -> str:
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Add ``fused`` to the construction."""
+    """Add ``fused`` to the construction, and to the groups of states that a ``GradScaler`` would raise for."""
     plan = finding.plan
     assert isinstance(plan, Fused)
     if plan.borrowed:
@@ -238,3 +240,5 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     asked = edit.name(AVAILABLE[:-2], finding.site) + "()" if AVAILABLE in plan.value else AVAILABLE
     value = requote(plan.value.replace(AVAILABLE, asked), edit, finding.site)
     edit.argument(finding.site, "fused", value, spelled_out=True)
+    for load in plan.loads:
+        tell_groups(load, edit)

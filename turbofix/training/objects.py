@@ -95,10 +95,10 @@ def is_made_here(model: Made | Instance | Opaque) -> bool:
 
 def model_sites(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[Site]:
     """The models that are called in a loop. Layers called inside of a model, by any method, count as that model."""
-    return sorted({site for each in model_choices(analysis, events, loop) for site in each})
+    return sorted({site for each in _model_choices(analysis, events, loop) for site in each})
 
 
-def model_choices(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[tuple[Site, ...]]:
+def _model_choices(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[tuple[Site, ...]]:
     """For every call of a model in a loop, the models one of which it calls, as far as they are known."""
     found: dict[tuple[object, ...], set[Site]] = {}
     for event in outermost(analysis, [each for each in events if each.kind == "forward"]):

@@ -83,7 +83,6 @@ from turbofix.training.models.listed import listed
 from turbofix.training.models.repeats import repeated, repeated_in_trainings
 from turbofix.training.objects import (
     autocasts_around,
-    model_choices,
     model_sites,
     models,
     optimizers,
@@ -438,8 +437,7 @@ def _step(
     found_loaders = _loaders_read(analysis, sources, training)
     moved = transfers(analysis, training, loop, found_loaders, in_step=True)
     regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
-    choices = model_choices(analysis, training, loop)
-    called = sorted({site for each in choices for site in each})
+    called = model_sites(analysis, training, loop)
     device = _device(analysis, moved, called, known, _scope(analysis, backwards[0], loop, regions))
     if device.where in ("cpu", "unknown") and not placed(analysis).isdisjoint(found_loaders):
         device = PLACED
@@ -487,7 +485,6 @@ def _step(
         device=device,
         optimizers=tuple(concerned_optimizers),
         models=tuple(called),
-        choices=tuple(choices),
         calls=called_in(analysis, training, loop, regions),
         grad_reads=tuple(sorted({facts.site(event) for event in _of(training, "grad_read")})),
         certainty="seen" if seen else "inferred",

@@ -228,7 +228,6 @@ class Step:
     device: Placement = Placement("unknown")  # where its forward pass runs
     optimizers: tuple[Site, ...] = ()
     models: tuple[Site, ...] = ()
-    choices: tuple[tuple[Site, ...], ...] = ()  # for each call of a model, those of ``models`` one of which it calls
     calls: tuple[Called, ...] = ()  # external calls inside the forward region
     grad_reads: tuple[Site, ...] = ()  # `.grad` read by hand
     certainty: Literal["seen", "inferred"] = "seen"
