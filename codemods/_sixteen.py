@@ -91,6 +91,15 @@ def refuse_program(program: TrainingProgram, here: Path, around: Sequence[Site] 
             raise Refuse(f"the script has mixed precision of its own already ({what}), but not here")
 
 
+def refuse_second_passes(program: TrainingProgram, step: Step) -> None:
+    """Raise Refuse for what goes through the forward pass, or the backward pass, of a step once more."""
+    names = {optimizer.qualname for site in step.optimizers if (optimizer := program.optimizer(site)) is not None}
+    if any(update.closure for update in step.updates) or "torch.optim.LBFGS" in names:
+        raise Refuse("the optimizer calls the forward pass again through a closure")
+    if any(backward.create_graph for backward in step.backwards):
+        raise Refuse("gradients of gradients are taken (create_graph), which 16 bits need other care for")
+
+
 def refuse_model(model: Model) -> None:
     """Raise Refuse for what a model is made of."""
     if model.dtype == "float64":
@@ -113,11 +122,6 @@ def needs_float16(model: Model) -> str | None:
         return "checkpoint_wrapper of fairscale"
     layer = next(iter(sorted(model.layers & (RECURRENT | GATED_CELLS))), None)
     return f"{layer.rpartition('.')[2]} layers" if layer is not None else None
-
-
-def optimizer_names(program: TrainingProgram, step: Step) -> set[str | None]:
-    """The qualified names of the optimizers that the step updates."""
-    return {optimizer.qualname for site in step.optimizers if (optimizer := program.optimizer(site)) is not None}
 
 
 def islands(program: TrainingProgram, calls: Iterable[Called], outside: Collection[Site] = ()) -> tuple[Called, ...]:

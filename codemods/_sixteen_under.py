@@ -9,14 +9,12 @@ from pathlib import Path
 from turbofix.assumptions import LEARNS_IN_16_BITS, ON_GPU, OPTION_DEFAULT
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Refuse
-from turbofix.findings import Finding, InPlace, Refusal, Site, Worth
+from turbofix.findings import Finding, InPlace, Refusal, Worth
 from turbofix.training.data.sizes import SMALL_BATCH
-from turbofix.training.evidence import of_forward, of_value
-from turbofix.training.model import Called, ModuleSteps, Owner, Step, Training, TrainingProgram
+from turbofix.training.model import ModuleSteps, Training, TrainingProgram
 
 from ._loaders import reason_beside
-from ._precision import CONVOLUTIONS, MATMULS, RECURRENT, called, models_of, said
-from ._scaler import holds
+from ._precision import CONVOLUTIONS, MATMULS, RECURRENT, said
 from ._sixteen import (
     AMPERE,
     EVALUATED,
@@ -24,11 +22,9 @@ from ._sixteen import (
     VOLTA,
     islands,
     needs_float16,
-    optimizer_names,
     refuse_model,
     refuse_program,
     unsafe_call,
-    worth_of,
 )
 from ._trainers import (
     CAPABLE,
@@ -51,6 +47,8 @@ from ._trainers import judged as judged_setting
 from ._trainers import why_not as why_not_setting
 from ._work import worth_of_work
 
+BEFORE_AMPERE = "before Ampere there is only float16, which not every model bears"
+
 NETWORKS = ("torchvision.models.", "timm.", "transformers.", "segmentation_models_pytorch.", "torchaudio.models.")
 """Libraries whose networks multiply or convolve."""
 
@@ -69,12 +67,9 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
             if not is_off(training.argument(each)) or reason_beside(training.argument(each)) is not None
         ]
         told = sorted((each for each in there if each is not None), key=lambda each: not isinstance(each, InPlace))
-        if told and isinstance(told[0], InPlace):  # one of the two that is on decides
-            yield told[0]
+        if training.precision == "other" and not (told and isinstance(told[0], InPlace)):
             continue
-        if training.precision == "other":
-            continue
-        if told:
+        if told:  # one of the two that is on decides
             yield told[0]
             continue
         reason = why_not_under(program, training)
@@ -99,7 +94,7 @@ def why_not_under(program: TrainingProgram, training: Training) -> str | None:
     if reason is not None:
         return reason
     if program.target.capability < AMPERE:
-        return "before Ampere there is only fp16, in which models that were trained in bfloat16 (T5) overflow"
+        return BEFORE_AMPERE
     inside = sorted({layer for model in training.models for layer in model.layers} & LOGIT_LOSSES.keys())
     if inside:
         return f"{inside[0].rpartition('.')[2]} in the model raises under autocast: use {LOGIT_LOSSES[inside[0]]}"
@@ -155,14 +150,13 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
 def worth_under_lightning(program: TrainingProgram, training: Training) -> Worth | None:
     """What 16 bits are worth for a module: None where it is known to multiply nothing, little for small layers."""
     layers = {layer for model in training.models for layer in model.layers}
-    whole = [replace(model, products=replace(model.products, complete=True)) for model in training.models]
-    if training.parsed or not whole or any(each.startswith(NETWORKS) for each in layers):
+    if training.parsed or not training.models or any(each.startswith(NETWORKS) for each in layers):
         return Worth.HIGH
     if not layers & (MATMULS | RECURRENT | CONVOLUTIONS):
-        return None if all(model.layers_complete for model in whole) else Worth.SOME
-    sizes = [size for loader in program.loaders for size in loader.samples.values]
-    batch = max((size for size in sizes if isinstance(size, int)), default=SMALL_BATCH)
-    return worth_of_work(program, whole, batch, [each.site for each in program.loaders])
+        return None if all(model.layers_complete for model in training.models) else Worth.SOME
+    sizes = [size for loader in program.loaders for size in loader.samples.values if isinstance(size, int)]
+    whole = [replace(model, products=replace(model.products, complete=True)) for model in training.models]
+    return worth_of_work(program, whole, max(sizes, default=SMALL_BATCH), [each.site for each in program.loaders])
 
 
 def why_not_under_lightning(program: TrainingProgram, training: Training, narrow: bool) -> str | None:
@@ -178,7 +172,7 @@ def why_not_under_lightning(program: TrainingProgram, training: Training, narrow
     if reason is not None:
         return reason
     if program.target.capability < AMPERE:
-        return 'before Ampere there is only "16-mixed", which not every module bears'
+        return BEFORE_AMPERE
     if "recision" in (training.argument("plugins").text or ""):
         return "a plugin of the trainer has a precision of its own"
     fused = [each for each in program.optimizers if not is_off(each.argument("fused"))]
@@ -212,95 +206,3 @@ def needs_a_scaler(training: Training) -> bool:
     """Whether it can only go on in float16: numpy has no bfloat16, and some layers are computed in float16."""
     leaves = training.module is not None and training.module.leaves is not None
     return leaves or any(needs_float16(model) is not None for model in training.models)
-
-
-def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Trainings with Accelerate, which puts the forward pass under autocast itself and returns float32."""
-    steps = [step for step in program.steps if step.device.where != "cpu" and worth_of(program, step) is not None]
-    if program.target.capability < VOLTA or program.hands_over or not steps:
-        return
-    told: set[Site] = set()
-    for owner in program.owners:
-        given = owner.argument("mixed_precision")
-        site = given.edit_at or owner.site
-        if given.known and given.values and set(given.values) <= {"bf16", "fp16", "fp8"}:
-            yield codemod.in_place(site, f"Accelerate computes in mixed precision ({given.values[0]})")
-            continue
-        if given.state in ("computed", "unknown", "may"):
-            where = f"as `{given.text or '...'}` says"
-            yield codemod.in_place(given.site or owner.site, f"the precision of Accelerate is chosen, {where}")
-            continue
-        if owner.started is not None and (given.state == "absent" or given.values == (None,)):
-            where = "mixed precision ({}), where it is started as {} says".format(*owner.started)
-            yield codemod.in_place(site, f"Accelerate computes in {where}")
-            continue
-        if site in told:
-            continue
-        told.add(site)
-        message = (
-            f"Accelerate computes {called(models_of(program, steps[0]))} in float32; the GPU is faster in bfloat16"
-        )
-        message += f" (the option is read on {given.reads[0].line_from(site.path)}, too)" if given.reads else ""
-        seen = (of_value("mixed_precision", given, owner.site), *of_forward(steps[0]))
-        reason = why_not_under_accelerate(program, owner, steps)
-        launched = given.state == "absent" or given.values == (None,)
-        at = None if given.state == "absent" else site
-        kept = tuple(dict.fromkeys(each for step in steps for each in islands(program, calls_in_models(step))))
-        plan = Switch("mixed_precision", '"bf16" if {torch.cuda.is_available}() else "no"', at, (), kept)
-        plain = program.complete and not given.reads and all(models_of(program, step) for step in steps)
-        assumes = (
-            *((OPTION_DEFAULT,) if launched or not is_off(owner.argument("cpu")) else ()),
-            *(() if plain and not kept else (LEARNS_IN_16_BITS,)),
-        )
-        worth = min(each for each in (worth_of(program, step) for step in steps) if each is not None)
-        trained = {site for step in steps for site in step.models}
-        message += EVALUATED if not reason and any(trained & {*each.models} for each in program.evaluations) else ""
-        yield codemod.offer(site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
-
-
-def why_not_under_accelerate(program: TrainingProgram, owner: Owner, steps: list[Step]) -> str | None:
-    """What makes Accelerate's mixed precision unsafe for the steps, or who decides over it."""
-    given = owner.argument("mixed_precision")
-    try:
-        refuse_program(program, owner.site.path)
-        for step in steps:
-            refuse_under_accelerate(program, step)
-    except Refuse as refuse:
-        return str(refuse)
-    if program.target.capability < AMPERE:
-        return "before Ampere there is only fp16, which not every model bears"
-    if owner.open_mapping:
-        return "the call unpacks a mapping that may already hold mixed_precision"
-    if (reason := reason_beside(given)) is not None:
-        return reason
-    cpu = owner.argument("cpu")
-    if not is_off(cpu) and (cpu.state != "option" or cpu.values != (False,)):
-        return f"whether it trains on a GPU is left to `cpu={cpu.text or '...'}`"
-    known = given.state == "absent" or given.edit_at is not None
-    return None if known else f"the script leaves it to {said(given)}: pass bf16"
-
-
-def refuse_under_accelerate(program: TrainingProgram, step: Step) -> None:
-    """Raise Refuse for what happens in a step whose models alone run under autocast, and return float32."""
-    if any(update.closure for update in step.updates) or "torch.optim.LBFGS" in optimizer_names(program, step):
-        raise Refuse("the optimizer calls the forward pass again through a closure")
-    if any(backward.create_graph for backward in step.backwards):
-        raise Refuse("gradients of gradients are taken (create_graph), which 16 bits need other care for")
-    for model in models_of(program, step):
-        refuse_model(model)
-        if (layer := needs_float16(model)) is not None:
-            raise Refuse(f"the model has {layer}, which autocast computes in float16, and bf16 has no scaler")
-    inside_models = calls_in_models(step)
-    for call in inside_models:
-        if call.qualname in LOGIT_LOSSES:
-            raise Refuse(f"{call.qualname.rpartition('.')[2]} in the model raises under autocast")
-    kept = {each.site for each in islands(program, inside_models)}
-    reason = unsafe_call(inside_models, "bfloat16", step.loop.site.path, kept)
-    if reason is not None:
-        raise Refuse(reason)
-
-
-def calls_in_models(step: Step) -> tuple[Called, ...]:
-    """The calls of a step that its models make, which alone run under Accelerate's autocast."""
-    beside = (step.loop.site, *(act.function for act in step.backwards if act.function is not None))
-    return tuple(call for call in step.calls if not any(holds(each, call.site) for each in beside))

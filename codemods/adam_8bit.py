@@ -21,17 +21,14 @@ Use instead
         else:
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
-    Embeddings keep 32 bits. The ``Trainer`` of transformers gets ``optim="adamw_bnb_8bit"`` where bitsandbytes and a
-    GPU are there.
+    The ``Trainer`` of transformers gets ``optim="adamw_bnb_8bit"`` where bitsandbytes and a GPU are there.
 
 When refused
     Nothing is said of models that are not known to have a billion parameters beside embeddings and convolutions, nor
-    of 16-bit, quantized, sharded or partly frozen ones. It is refused
-
-    - where the optimizer's state is loaded, or a ``Trainer`` may resume: neither kind reads what the other has saved;
-    - for ``Adam`` with a weight decay, and for options that bitsandbytes lacks (``amsgrad``);
-    - where the optimizer is built in a loop or inside another expression, or several processes share its parameters;
-    - where the ``Trainer``'s command line decides: pass ``--optim adamw_bnb_8bit``.
+    of 16-bit, quantized, sharded or partly frozen ones. It is refused where the optimizer's state is loaded, or a
+    ``Trainer`` may resume (neither kind reads what the other has saved), for ``Adam`` with a weight decay and options
+    that bitsandbytes lacks, where it is built in a loop or inside another expression, where several processes share its
+    parameters, and where the ``Trainer``'s command line decides: pass ``--optim adamw_bnb_8bit``.
 
 Risk
     recipe: the states are rounded, so the weights take another way. Checkpoints of the two do not fit each other.
@@ -51,10 +48,9 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.records import dataclass
 from turbofix.training.evidence import of_optimizer
-from turbofix.training.model import Bulk, Framework, Model, Optimizer, Training, TrainingProgram
-from turbofix.training.optimizers.bulk import BULKY
+from turbofix.training.model import Framework, Model, Optimizer, Training, TrainingProgram
 
-from ._precision import requote, test_beside
+from ._precision import THERE, requote, test_beside, written
 from ._trainers import OPTIMIZING, Switch, by_deepspeed, evidence, is_off, rests_on_gpu, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
@@ -85,19 +81,21 @@ IN_8_BITS = ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit")
 SHARDING = ("fsdp", "fsdp_config", "parallelism_config", "accelerator_config")
 IS_THERE = "{transformers.utils.is_bitsandbytes_available}() and {torch.cuda.is_available}()"
 
+BULKY = 1_000_000_000
+"""So many numbers, and Adam's two float32 states for them take 8 GB: less is no limit on the GPUs of a data center."""
+
+KINDS = ("torch.optim.Adam", "torch.optim.AdamW")
 BYTES = 8
 """What Adam keeps for a parameter, in float32."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The model as the construction's function calls it, the test for a GPU (None: there is one), and embeddings."""
+    """What the optimizer is called in bitsandbytes, what it is assigned to (None: returned), the test for a GPU."""
 
     kind: str
-    model: str
-    test: str | None
-    embeds: bool
     target: str | None
+    test: str
 
 
 @codemod.find
@@ -112,25 +110,30 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.in_place(optimizer.site, "the optimizer keeps its states in 8 bits")
     if program.libraries & {"bitsandbytes", "peft", "deepspeed", "apex"} or program.hands_over:
         return
-    for bulk in program.bulks:
-        optimizer, model = program.optimizer(bulk.optimizer), program.model(bulk.model)  # type: ignore[assignment]
-        if optimizer is None or model is None or not optimizer.used or optimizer.handed_over:
-            continue
-        if model.half or model.dtype is not None or model.wrapped not in WHOLE or not on_gpu(program, optimizer):
+    for optimizer in program.optimizers:
+        model = large(program, optimizer)
+        if model is None or not optimizer.used or optimizer.handed_over or not program.device.reaches_cuda:
             continue
         kind = (optimizer.qualname or "").rpartition(".")[2]
-        message = told(kind, model)
+        reason = why_not(program, optimizer)
+        plan = Plan(kind, optimizer.target_text, test_beside(program, optimizer) or THERE)
         seen = (Evidence("the model, built", model.site), *of_optimizer(program, optimizer))
-        reason = why_not(program, optimizer, bulk)
-        if reason is not None:
-            yield codemod.refuse(optimizer.site, message, reason, evidence=seen)
-            continue
-        test = test_beside(program, optimizer)
-        assert bulk.text is not None
-        embeds = "torch.nn.Embedding" in model.layers or not model.layers_complete
-        here = f"next({bulk.text}.parameters()).is_cuda" if test is None else test if test != "True" else None
-        plan = Plan(kind, bulk.text, here, embeds, optimizer.target_text)
-        yield codemod.finding(optimizer.site, message, plan=plan, evidence=seen, for_speed=False)
+        yield codemod.offer(optimizer.site, told(kind, model), reason, plan=plan, evidence=seen, for_speed=False)
+
+
+def large(program: TrainingProgram, optimizer: Optimizer) -> Model | None:
+    """The model of a billion numbers all of whose parameters an optimizer of Adam's kind trains in float32."""
+    sites = {site for step in program.steps if optimizer.site in step.optimizers for site in step.models}
+    models = [model for model in program.models if model.site in sites]
+    owner, _, rest = (optimizer.argument("params").text or "").rpartition(".parameters()")
+    if optimizer.qualname not in KINDS or len(models) != 1 or rest or optimizer.unfused is not None:
+        return None
+    if any("fully_shard" in module.text for module in program.modules.by_path.values()):
+        return None
+    if owner.rpartition(".")[2] != (models[0].name or "").rpartition(".")[2]:
+        return None  # a part of it, perhaps
+    plain = not models[0].half and models[0].dtype is None and models[0].wrapped in WHOLE
+    return models[0] if plain and models[0].numbers >= BULKY else None
 
 
 def told(kind: str, model: Model) -> str:
@@ -143,44 +146,24 @@ def told(kind: str, model: Model) -> str:
     )
 
 
-def on_gpu(program: TrainingProgram, optimizer: Optimizer) -> bool:
-    """Whether its parameters may live on a GPU."""
-    steps = [step for step in program.steps if optimizer.site in step.optimizers]
-    return optimizer.device.reaches_cuda or any(step.device.reaches_cuda for step in steps)
-
-
-def why_not(program: TrainingProgram, optimizer: Optimizer, bulk: Bulk) -> str | None:
+def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
     """What makes 8-bit states unsafe for an optimizer, if anything."""
     kind = (optimizer.qualname or "").rpartition(".")[2]
     if optimizer.state_loads:
         line = optimizer.state_loads[0].site.line_from(optimizer.site.path)
         return f"its state is loaded ({line}), and what torch's {kind} has saved does not fit the other one"
-    if bulk.hazard is not None:
-        return f"{bulk.hazard.why} ({bulk.hazard.site.line_from(optimizer.site.path)})"
     if optimizer.open_mapping:
         return "the call unpacks a mapping that may hold options which bitsandbytes does not have"
     for name, given in optimizer.arguments.items():
         off = given.state == "absent" or (given.state == "value" and given.known and not any(given.values))
         if name not in (*TAKEN, *CHOOSING) and not off:
             return f"bitsandbytes' {kind}8bit has no `{name}`"
-    decay, params = optimizer.argument("weight_decay"), optimizer.argument("params").text or ""
-    plain = decay.state == "absent" or (decay.state == "value" and not any(decay.values))
-    if kind == "Adam" and not (plain and params.endswith((".parameters()", ".parameters())"))):
-        return "bitsandbytes' Adam8bit applies a weight decay as AdamW does, which is another one than Adam's"
-    if "tensor(" in (optimizer.argument("lr").text or ""):
-        return "the learning rate is a tensor, which bitsandbytes does not take"
-    if optimizer.sparse:
-        return "some of its gradients are sparse, which bitsandbytes does not take"
+        if name == "weight_decay" and kind == "Adam" and not off:
+            return "bitsandbytes' Adam8bit applies a weight decay as AdamW does, which is another one than Adam's"
     if program.processes and not program.distributed:
         return "several processes update the same parameters"
-    if optimizer.in_loop:
-        return "it is built again and again, and bitsandbytes would keep every model that it is told of"
-    if not bulk.alone:
-        return "it is built inside of another expression, where a choice between two has no place"
-    if bulk.text is None:
-        return "the function that builds it has no name for the model, whose embeddings need 32 bits"
-    if optimizer.before_move and test_beside(program, optimizer) is None:
-        return "the model is moved to the GPU after it was built, and no test here tells whether there is one"
+    if optimizer.in_loop or optimizer.target_text is None:
+        return "it is built again and again, or inside of another expression, where a choice between two has no place"
     return None
 
 
@@ -197,13 +180,10 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         model = next((model for model in training.models if model.numbers >= BULKY and not model.half), None)
         if model is None or len(training.models) != 1 or training.precision == "other":
             continue
-        if by_deepspeed(training) or stays_on_cpu(training):
+        settled = by_deepspeed(training) or stays_on_cpu(training) or training.own_optimizer
+        if settled or any(not is_off(training.argument(name)) for name in (*SHARDING, "adafactor")):
             continue
-        if any(not is_off(training.argument(name)) for name in SHARDING):
-            continue
-        if training.own_optimizer or training.overrides & OPTIMIZING or not is_off(training.argument("adafactor")):
-            continue
-        if program.libraries & {"bitsandbytes", "peft", "deepspeed"}:
+        if training.overrides & OPTIMIZING or program.libraries & {"bitsandbytes", "peft", "deepspeed"}:
             continue
         if optim.state != "absent" and not (optim.known and len(optim.values) == 1 and optim.values[0] in PLAIN):
             continue
@@ -224,11 +204,7 @@ def why_not_under_trainer(program: TrainingProgram, training: Training) -> str |
         return reason
     if training.resumes or not is_off(training.argument("resume_from_checkpoint")):
         return "it may go on from a checkpoint, and the state that another optimizer has saved does not fit"
-    if optim.option is not None:
-        return f"the script leaves it to the option {optim.option}: pass {SETTING}"
-    if optim.reads:
-        return f"the name is read for something else too (line {optim.reads[0].line})"
-    return None
+    return f"the script leaves it to the option {optim.option}: pass {SETTING}" if optim.option is not None else None
 
 
 @codemod.rewrite
@@ -237,23 +213,15 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     plan = finding.plan
     assert isinstance(plan, Plan)
     site = finding.site
+    test = written(plan.test, edit, site)
     library, unit = edit.free_name("bnb", site), INDENT
     lines = [
         "try:",
         f"{unit}import bitsandbytes as {library}" if library != "bitsandbytes" else f"{unit}import bitsandbytes",
         "except Exception:  # it is not installed, or not made for this machine",
         f"{unit}{library} = None",
-        f"if {library} is not None and {plan.test}:" if plan.test is not None else f"if {library} is not None:",
+        f"if {library} is not None:" if test == "True" else f"if {library} is not None and {test}:",
     ]
-    if plan.embeds:
-        embedding = edit.name("torch.nn.Embedding", site)
-        module, manager = edit.free_name("module", site), edit.free_name("manager", site)
-        lines += [
-            f"{unit}for {module} in {plan.model}.modules():",
-            f"{unit * 2}if isinstance({module}, {embedding}):  # the states of embeddings stay in 32 bits",
-            f"{unit * 3}{manager} = {library}.optim.GlobalOptimManager.get_instance()",
-            f'{unit * 3}{manager}.register_module_override({module}, "weight", {{"optim_bits": 32}})',
-        ]
     made = f"{library}.optim.{plan.kind}8bit"
     start = f"{plan.target} = " if plan.target is not None else "return "
     lines += [f"{unit}{line}" for line in f"{start}{called(made, edit.text(site), len(start))}".split("\n")]
@@ -271,6 +239,8 @@ def called(function: str, call: str, before: int) -> str:
     tree = ast.parse(f"({call})", mode="eval").body
     if not isinstance(tree, ast.Call) or len(tree.args) > len(TAKEN):
         raise Refuse("it is given something by its position that bitsandbytes does not take")
+    if not ast.unparse(tree.func).endswith(("Adam", "AdamW")):
+        raise Refuse("it is a class of the project's own")
     whole = f"({call})"
     given = [ast.get_source_segment(whole, each) or "" for each in tree.args]
     given += [f"{each.arg}={ast.get_source_segment(whole, each.value)}" for each in tree.keywords if each.arg in TAKEN]

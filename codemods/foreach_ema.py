@@ -20,9 +20,8 @@ Use instead
         torch._foreach_add_(averages, weights, alpha=1 - 0.999)
 
     ``lerp_``, ``copy_``, ``clamp_`` and ``mul_`` (of gradients, too) have a call of their own; norms that are taken in
-    a list have ``torch._foreach_norm``. The whole numbers of a ``state_dict()`` are left to the loop. Where it gives
-    the weights other memory (``kept.data = ...``, ``state[name] = ...``), it still does: somebody may hold the old
-    ones. What the loop runs over stays as it is written, so the order is the same.
+    a list have ``torch._foreach_norm``. Where the loop gives the weights other memory (``kept.data = ...``), they are
+    changed in place: that nobody holds the old ones is assumed. The order is the same.
 
 When refused
     Nothing is said of loops outside of training steps. It is refused
@@ -33,9 +32,8 @@ When refused
     - before torch 1.9 (averages), 2.0 (bounds), 2.1 (copies, ``mul_``, ``lerp_``).
 
 Risk
-    equivalent: the same arithmetic; a product and a sum may be rounded once instead of twice. Where the weights are
-    given other memory, it is rounded as before, and the new ones lie beside the old ones for a moment. Where there may
-    be nothing to average, as among buffers, that is asked first.
+    equivalent: the same arithmetic; a product and a sum may be rounded once instead of twice. Where there may be
+    nothing to average, as among buffers, that is asked first.
 
 Measured
     No figure: it depends on how many parameters there are, and how small.
@@ -47,7 +45,7 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import ON_GPU, READ_WHOLE, RECENT_TORCH, SAME_FORMULA
 from turbofix.codemod import Codemod
-from turbofix.editing.edit import Edit, Refuse
+from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.training.model import Averaging, TrainingProgram
 
@@ -104,9 +102,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     plan = finding.plan
     assert isinstance(plan, Averaging)
     at = plan.loop
-    if plan.renewed:
-        renew(plan, edit)
-        return
     bases, others = edit.free_name("averages", at), edit.free_name(kind_of(plan), at)
     asked = f" if {plan.test}" if plan.test is not None else ""
 
@@ -120,11 +115,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         then += [f"{call(name)}({others}, {number})" for name, number in plan.done]
     else:
         tensors, lines = edit.free_name("pairs", at, (bases, others)), []
-        source, taken = plan.iterated, f"({plan.base}, {plan.other}) for {plan.target} in "
-        if plan.rest is not None:
-            source, tensors = tensors, edit.free_name("tensors", at, (bases, others))
-            lines.append(f"{source} = list({plan.iterated})")
-        lines.append(f"{tensors} = [{taken}{source}{asked}]")
+        lines.append(f"{tensors} = [({plan.base}, {plan.other}) for {plan.target} in {plan.iterated}{asked}]")
         then.append(f"{bases}, {others} = zip(*{tensors})")
         if plan.weight is None:
             then.append(f"{call('copy_')}({bases}, {others})")
@@ -133,36 +124,5 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         else:
             then.append(f"{call('mul_')}({bases}, {plan.scale})")
             then.append(f"{call('add_')}({bases}, {others}, alpha={plan.weight})")
-    lines += asked_first(plan, tensors, then)
-    if plan.rest is not None:
-        test = f"({plan.test})" if " " in (plan.test or "") else plan.test
-        lines += [f"for {plan.target} in {source}:", f"    if not {test}:", f"        {plan.rest}"]
+    lines += [f"if {tensors}:", *(f"    {line}" for line in then)] if plan.hollow else then
     edit.replace_lines(at, at, *lines)
-
-
-def renew(plan: Averaging, edit: Edit) -> None:
-    """Compute the averages from lists, and give them to the parameters one by one."""
-    at, gone_through = plan.loop, "names" if plan.base.endswith("]") else "pairs"
-    if any(edit.is_bound(name, at) for name in ("list", "zip")):
-        raise Refuse("`list` or `zip` means something else in the file")
-    pairs, averages, weights, averaged = (
-        edit.free_name(name, at) for name in (gone_through, "averages", "weights", "averaged")
-    )
-    parameter = f"({plan.target})" if "," in plan.target and not plan.target.startswith("(") else plan.target
-    kept, given = (f"[{each} for {plan.target} in {pairs}]" for each in (plan.base, plan.other))
-    listed = f"list({plan.iterated})"
-    if plan.test is not None:
-        listed = f"[{parameter} for {plan.target} in {plan.iterated} if {plan.test}]"
-    lines = [
-        f"{averages} = {edit.name('torch._foreach_mul', at)}({kept}, {plan.scale})",
-        f"{weights} = {edit.name('torch._foreach_mul', at)}({given}, {plan.weight})",
-        f"{averages} = {edit.name('torch._foreach_add', at)}({averages}, {weights})",
-        f"for {parameter}, {averaged} in zip({pairs}, {averages}):",
-        f"    {plan.base} = {averaged}",
-    ]
-    edit.replace_lines(at, at, f"{pairs} = {listed}", *asked_first(plan, pairs, lines))
-
-
-def asked_first(plan: Averaging, tensors: str, then: list[str]) -> list[str]:
-    """Lines that are done with a list where there is something in it."""
-    return [f"if {tensors}:", *(f"    {line}" for line in then)] if plan.hollow else then

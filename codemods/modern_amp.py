@@ -19,23 +19,21 @@ Use instead
 
         scaler = GradScaler("cuda", enabled=args.amp)
 
-    The import changes together with all that uses it. ``custom_fwd`` and ``custom_bwd`` get ``device_type="cuda"``.
-    Where another default may be in force ``dtype=torch.float16`` is written out, which the old name always means. A
-    scaler whose every autocast is bfloat16 goes: ``loss.backward()`` and ``optimizer.step()`` are left.
+    The import changes together with all that uses it. Where another default may be in force ``dtype=torch.float16`` is
+    written out, which the old name always means.
 
 When refused
     Nothing is said where the program itself asks which torch it has: there the old name is the fallback. It is refused
 
     - where the oldest torch to be served does not have the new name;
     - where a class derives from the old one, it is passed on without being called, or its name is set twice;
-    - where a mapping with arguments is unpacked in a region that may be inside another one;
+    - where a mapping with arguments is unpacked in a program with several types;
     - where the import brings other things that have no new name, or another file of the project takes it from there;
     - for apex's mixed precision, which is deprecated, too, and works otherwise;
-    - for a scaler beside bfloat16 that is used for more than scaling, unscaling, stepping and updating in one place.
+    - for a scaler beside bfloat16 alone: give it ``enabled=False``, and nothing waits any more.
 
 Risk
-    exact: the old classes are the new ones with their device filled in. Taking a scaler away is equivalent: it only
-    multiplies by powers of two, but it also leaves out steps whose gradients are infinite or not a number.
+    exact: the old classes are the new ones with their device filled in.
 
 Measured
     Nothing was measured.
@@ -51,7 +49,7 @@ from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.records import dataclass
 from turbofix.regex import regex
-from turbofix.training.model import Framework, OldName, Scaling, TrainingProgram
+from turbofix.training.model import Framework, OldName, TrainingProgram
 
 from ._precision import version
 
@@ -64,13 +62,12 @@ codemod = Codemod(
     worth=Worth.SMALL,
 )
 
-SINCE = {"autocast": (1, 12), "GradScaler": (2, 3), "custom_fwd": (2, 4), "custom_bwd": (2, 4)}
+SINCE = {"autocast": (1, 12), "GradScaler": (2, 3)}
 """The torch that first had each name in ``torch.amp``."""
 
-REGION = ("enabled", "dtype", "cache_enabled")
-"""The parameters of the old autocast, in their order; the new one has the device and the dtype first."""
+BEGINNING = regex(r"\((?:\s*#[^\n]*(?=\n))*(\s*)")
+"""What stands before the first argument of a call, and the space in front of it."""
 
-DECORATORS = ("custom_fwd", "custom_bwd")
 OLD_NAME = regex(r"([A-Za-z_]\w*)\.cuda\.amp(?:\.\w+)?\.\w+")
 
 
@@ -85,16 +82,12 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Every use of a deprecated name of ``torch.cuda.amp``."""
-    going: set[Site] = set()
-    for scaling in program.scalings if only_bfloat16(program) else ():
-        said = beside_bfloat16(program, scaling)
-        if isinstance(said, Finding):
-            going.add(scaling.site)
-        yield said
+    for part in program.precision if only_bfloat16(program) else ():
+        if part.kind == "scaler" and not part.enabled.off:
+            message = "the gradient scaler does nothing for bfloat16 but wait for the GPU in every step"
+            yield codemod.refuse(part.site, message, "give it `enabled=False`, where nothing else computes in float16")
     groups: dict[Site, list[OldName]] = {}
     for use in program.old_names:
-        if use.site in going:
-            continue
         groups.setdefault(use.brought or use.site, []).append(use)
     for uses in groups.values():
         if any(use.guarded for use in uses):
@@ -134,24 +127,9 @@ def only_bfloat16(program: TrainingProgram) -> bool:
     return all(part.kind == "autocast" and part.dtype == "bfloat16" for part in parts)
 
 
-def beside_bfloat16(program: TrainingProgram, scaling: Scaling) -> Finding | Refusal | InPlace:
-    """What to say of a scaler that has nothing to scale for."""
-    message = "the gradient scaler does nothing for bfloat16 but wait for the GPU in every step"
-    part = program.part(scaling.site)
-    if part is not None and part.enabled.off:
-        return codemod.in_place(scaling.site, "the gradient scaler is off, as bfloat16 needs none")
-    regions = [each.site for each in program.precision if each.kind == "autocast" and not each.disabled]
-    seen = (Evidence("every autocast is bfloat16", regions[0]),)
-    reason = scaling.why_not
-    if reason is not None:
-        reason = f"{reason}; `enabled=False` takes it out of the way"
-        return codemod.refuse(scaling.site, message, reason, risk=Risk.EQUIVALENT, evidence=seen)
-    return codemod.finding(scaling.site, message, plan=scaling, risk=Risk.EQUIVALENT, evidence=seen)
-
-
 def needs_dtype(program: TrainingProgram, use: OldName) -> bool:
     """Whether the new autocast would take over another dtype than float16."""
-    if use.name != "autocast" or use.bare or use.named or "dtype" in use.takes:
+    if use.name != "autocast" or use.named or "dtype" in use.takes:
         return False
     return use.nested or program.framework is not Framework.PYTORCH
 
@@ -160,9 +138,6 @@ def needs_dtype(program: TrainingProgram, use: OldName) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Give every use of the import its device, and the module its new name."""
     plan = finding.plan
-    if isinstance(plan, Scaling):
-        take_away(plan, edit)
-        return
     assert isinstance(plan, Plan)
     for use in plan.uses:
         place, _ = use.spelled
@@ -178,20 +153,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             edit.replace(use.site, name + with_device(use, called + rest, edit, dtype=use.site in plan.dtypes))
 
 
-def take_away(scaling: Scaling, edit: Edit) -> None:
-    """The training without its scaler."""
-    for call, loss in scaling.scaled:
-        edit.replace(call, edit.text(loss))
-    for call, optimizer in scaling.steps:
-        edit.replace(call, f"{edit.text(optimizer)}.step()")
-    for call in scaling.others:
-        edit.delete(call)
-    if scaling.statement is not None:
-        edit.delete(scaling.statement)
-    if scaling.brought is not None:
-        edit.unimport(scaling.brought)
-
-
 def respelled(use: OldName, edit: Edit) -> str:
     """The full name of the new module, as the file calls torch."""
     place, name = use.spelled
@@ -202,25 +163,12 @@ def respelled(use: OldName, edit: Edit) -> str:
 def with_device(use: OldName, call: str, edit: Edit, *, dtype: bool) -> str:
     """The arguments of a use, the device first. What had a place of its own in autocast's arguments gets its name."""
     device = edit.quoted("cuda", use.site)
-    if use.name in DECORATORS:
-        device = f"device_type={device}"
     if dtype:
         device = f"{device}, dtype={edit.name('torch.float16', use.site)}"
-    if use.bare or not use.takes:
+    if not use.takes:
         return f"({device})"
-    from turbofix.editing.cst import cst
-
-    made = cst.ensure_type(cst.parse_expression(f"f{call}"), cst.Call)
-    new = list(cst.ensure_type(cst.parse_expression(f"f({device})"), cst.Call).args)
-    plain = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    given = list(made.args)
-    for at, name in enumerate(REGION[: len(given)] if use.name == "autocast" else ()):
-        if given[at].keyword is None:
-            given[at] = given[at].with_changes(keyword=cst.Name(name), equal=plain)
-    gap: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
-    if isinstance(made.whitespace_before_args, cst.ParenthesizedWhitespace):
-        gap = made.whitespace_before_args.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
-    if use.name in DECORATORS and given[0].keyword is None:
-        new, given, gap = given, new, cst.SimpleWhitespace(" ")
-    new[-1] = new[-1].with_changes(comma=cst.Comma(whitespace_after=gap))
-    return cst.Module([]).code_for_node(made.with_changes(args=[*new, *given]))[1:]
+    found = BEGINNING.match(call)
+    assert found is not None
+    begins, gap = found[0], found[1] if "\n" in found[1] else " "
+    enabled = "enabled=" if use.name == "autocast" and use.takes[0] == "" else ""
+    return f"{begins}{device},{gap}{enabled}{call[len(begins) :]}"

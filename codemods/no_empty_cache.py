@@ -24,12 +24,12 @@ Use instead
 
 When refused
     Nothing is said of what happens once an epoch, under a test of the step or the loss, or where an error is handled;
-    of programs that never reach a GPU; and under frameworks that own the loop. A wait is refused where the loop reads a
-    clock (take the time of every 100th step, or with ``torch.cuda.Event``), and where streams, graphs, profilers,
-    kernels or copies that do not block need it. The others are refused where the loop measures memory, where processes
-    share a GPU, under DeepSpeed, and ``gc.collect()`` where the program runs the collector by hand or differentiates
-    its gradients (``create_graph=True`` leaves cycles). All are refused where a comment stands beside the call, where
-    that is more than a statement of its own, or is reached without the loop too.
+    of programs that never reach a GPU; and under frameworks that own the loop. It is refused where the program speaks
+    of what it may be needed for: a wait where a clock is read (take the time of every 100th step, or with
+    ``torch.cuda.Event``), and beside streams, graphs, profilers, kernels or copies that do not block; the others where
+    memory is measured, where processes share a GPU, under DeepSpeed, and ``gc.collect()`` where the program runs the
+    collector by hand or makes ``create_graph`` (which leaves cycles). So it is where a comment stands beside the call,
+    and where that is more than a statement of its own.
 
 Risk
     exact: no number changes. Memory that is not given back stays with the process, as ``nvidia-smi`` shows.
@@ -40,21 +40,16 @@ Measured
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.editing.edit import Edit, Refuse
+from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.records import dataclass
-from turbofix.source.nodes import walk
 from turbofix.training.evidence import of_guard, of_loop
 from turbofix.training.model import Chore, TrainingProgram
 
-from ._pages import Page, page_of
 from ._syncs import BatchLoop, batch_loops, loop_words, runs_each_time, waits
-from ._throttling import is_harmless
 
 codemod = Codemod(
     __name__,
@@ -75,21 +70,10 @@ MESSAGES = {
 NEEDED = {
     "clock": "the time is taken on {line}, which needs the wait and pays for it each time: take that of every "
     "100th step, or use torch.cuda.Event",
-    "stream": "{line} may run work on the GPU of which torch's own order does not know",
-    "copies": "{line} may copy without blocking, which only a wait makes safe",
+    "stream": "{line} may run work on the GPU of which torch's own order does not know, or copy without blocking",
     "memory": "memory is measured on {line}",
-    "collector": "the script runs the garbage collector by hand ({line})",
-    "cycle": "{line} makes gradients that can be differentiated, which leave cycles of references behind",
+    "collector": "{line} runs the collector by hand, or makes gradients whose graphs it has to collect",
 }
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The loop, the chore, and all chores of the program that can go."""
-
-    loop: BatchLoop
-    chore: Chore
-    others: tuple[Chore, ...]
 
 
 @codemod.find
@@ -101,18 +85,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if chore.site in found or not concerns(chore, loop, program):
                 continue
             found[chore.site] = loop, chore, why_not(chore, loop, program)
-    free = tuple(chore for _, chore, reason in found.values() if reason is None)
     for loop, chore, reason in found.values():
         message = MESSAGES[chore.kind].format(often=loop_words(loop))
         seen = (of_loop(loop), *of_guard(chore.guard))
         if reason is not None:
             yield codemod.refuse(chore.site, message, reason, evidence=seen)
         else:
-            plan = Plan(loop, chore, free)
             reading = waits(loop, program) if chore.kind == "synchronize" else ()
             if reading:
                 message += f"; so does {reading[0].site.line_from(chore.site.path)}"
-            yield codemod.finding(chore.site, message, plan=plan, evidence=seen, worth=Worth.SMALL if reading else None)
+            yield codemod.finding(
+                chore.site, message, plan=chore, evidence=seen, worth=Worth.SMALL if reading else None
+            )
 
 
 def concerns(chore: Chore, loop: BatchLoop, program: TrainingProgram) -> bool:
@@ -140,59 +124,14 @@ def why_not(chore: Chore, loop: BatchLoop, program: TrainingProgram) -> str | No
         return "processes that the script starts may share the GPU, and what one keeps the others lack"
     elif program.hands_over:
         return "the ranks of an engine should flush their caches together"
-    if chore.outside is not None:
-        return f"it is reached without the loop too, through {chore.outside.line_from(chore.site.path)}"
     if not chore.alone:
-        return "the statement does more than that"
+        return "the statement does more than that, or nothing else stands in its branch"
     return None
 
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Take the statement out, with an ``if`` that holds nothing else; or let it run in every 100th step."""
-    plan = finding.plan
-    assert isinstance(plan, Plan)
-    page = page_of(edit, plan.chore.statement)
-    statement = page.node(plan.chore.statement)
-    assert isinstance(statement, ast.stmt)
-    alike = (each for each in plan.others if each.site.path == plan.chore.site.path and not each.comments)
-    removed = [each for other in alike if isinstance(each := page.node(other.statement), ast.stmt)]
-    plain = plan.chore.guard.kind in ("always", "config")
-    edit.delete(page.site(outermost(page, statement, removed, plain=plain)))
-    if plan.chore.kind == "collect":
-        drop_import(page, statement, edit)
-
-
-def outermost(page: Page, statement: ast.stmt, removed: list[ast.stmt], *, plain: bool) -> ast.stmt:
-    """What goes: the statement, or the ``if`` around it that would be left without one. Raises ``Refuse``.
-
-    ``plain``: the tests around it are known to ask for what does not change, and to do nothing else.
-    """
-    block = page.block(statement)
-    if any(each not in removed for each in block):
-        return statement
-    above = page.parent(statement)
-    if not isinstance(above, ast.If):
-        raise Refuse("nothing else stands in its block")
-    if above.orelse or block is above.orelse:
-        raise Refuse("it is one branch of several")
-    outer = page.parent(above)
-    if isinstance(outer, ast.If) and outer.orelse == [above]:
-        raise Refuse("it is one branch of several")
-    if not (plain or all(is_harmless(each) for each in walk(above.test))):
-        raise Refuse("the test above it may do more than ask")
-    return outermost(page, above, [*removed, above], plain=plain)
-
-
-def drop_import(page: Page, statement: ast.stmt, edit: Edit) -> None:
-    """Take ``import gc`` out where this was all that it was for."""
-    tree = page.module.tree
-    used = [each for each in walk(tree) if isinstance(each, ast.Name) and each.id == "gc"]
-    plain = [
-        each
-        for each in tree.body
-        if isinstance(each, ast.Import) and [(name.name, name.asname) for name in each.names] == [("gc", None)]
-    ]
-    commented = plain and page.places.comments_at(plain[0], page.module)
-    if len(used) == 1 and len(plain) == 1 and page.holds(statement, used[0]) and not commented and len(tree.body) > 1:
-        edit.delete(page.site(plain[0]))
+    """Take the statement out."""
+    chore = finding.plan
+    assert isinstance(chore, Chore)
+    edit.delete(chore.statement)

@@ -49,7 +49,6 @@ from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.training.evidence import of_loop
 from turbofix.training.model import Evaluation, KeptGraph, Sampling, TrainingProgram
-from turbofix.training.steps.graphless import LEFT_TO_RUNS
 
 from ._frameworks import LEFT
 
@@ -99,8 +98,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         message = "every forward pass of this evaluation builds a graph that nothing goes through"
         seen = (of_loop(evaluation),)
         assumes = (NO_GRAPH_NEEDED,) if graphs.why is not None else ()
-        if graphs.why not in (None, *LEFT_TO_RUNS) and graphs.where is not None:
-            assert graphs.why is not None
+        if graphs.why in WHY and graphs.where is not None:
             reason = WHY[graphs.why].format(line=graphs.where.line_from(graphs.loop.path))
             yield codemod.refuse(graphs.loop, message, reason, evidence=seen)
             continue
@@ -120,8 +118,7 @@ def sampled(program: TrainingProgram) -> Iterator[Finding]:
         seen = (Evidence("the training loop", each.loop),)
         risk = Risk.EQUIVALENT if fuses(each, program) else Risk.EXACT
         plan = KeptGraph(each.function, function)
-        assumes = () if each.sure else (NO_GRAPH_NEEDED,)
-        text = f"{what} that nothing goes through"
+        text, assumes = f"{what} that nothing goes through", (NO_GRAPH_NEEDED,)
         yield codemod.finding(
             each.function, text, plan=plan, risk=risk, evidence=seen, for_speed=False, assumes=assumes
         )

@@ -23,12 +23,9 @@ Use instead
 
 When refused
     ``zero_grad()`` does that already. Nothing is said of gradients that are filled with zeros outside of a training
-    step, where an engine (DeepSpeed) owns the optimizer, and for torch older than 2.0.
-
-    It is refused where the program reads a gradient itself, which may be None then; where the optimizer is not torch's
-    own; where processes train a shared model; in a captured CUDA graph, whose gradients must stay where they are; and
-    where a comment stands beside it. An optimizer with a memory goes on to move a parameter whose gradient is zero, and
-    leaves one alone whose gradient is None: where a parameter may take no part in a step, that none does is assumed.
+    step, where an engine (DeepSpeed) owns the optimizer, and for torch older than 2.0. It is refused where the
+    optimizer is not torch's own, and where processes train a shared model. An optimizer with a memory goes on to move a
+    parameter whose gradient is zero, and leaves one alone whose gradient is None: that each has one is assumed.
 
 Risk
     exact: the same gradients, but for the sign of a zero (``0.0 + -0.0``), which no update of torch's optimizers tells.
@@ -78,24 +75,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             told.add(zeroing.site)
             message = "all gradients are filled with zeros, and the backward pass adds to these"
             reason, seen = why_not(zeroing, step, program), (of_loop(step),)
-            assumes = (EVERY_GRADIENT,) if has_memory(step, program) else ()
+            assumes = (EVERY_GRADIENT,) if has_memory(step, program) or step.grad_reads else ()
             yield codemod.offer(zeroing.site, message, reason, plan=zeroing, evidence=seen, assumes=assumes)
 
 
 def why_not(zeroing: Zeroing, step: Step, program: TrainingProgram) -> str | None:
-    """What would tell a gradient of None from one of zeros, if anything."""
-    if zeroing.receiver_text is None:
+    """What would tell a gradient of None from one of zeros, and no run shows."""
+    if zeroing.receiver_text is None or not are_torchs(step, program):
         return "what it is called on is not known to be a module or an optimizer of torch"
-    if zeroing.comments:
-        return "the comment beside it may say why the gradients must stay"
-    if zeroing.read is not None:
-        return f"a gradient is read on {zeroing.read.line_from(zeroing.site.path)}, which may be None then"
     if program.processes and not program.distributed:
         return "processes that the script starts may share the gradients"
-    if any(each.qualname.startswith("torch.cuda.") and "graph" in each.qualname.lower() for each in step.calls):
-        return "a captured graph writes its gradients to one place"
-    if not are_torchs(step, program):
-        return "an optimizer that is not torch's own may need a gradient for every parameter"
     return None
 
 
@@ -116,7 +105,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Leave the default, in a call of ``zero_grad`` that is there or takes the place of a loop."""
     zeroing = finding.plan
     assert isinstance(zeroing, Zeroing)
-    if zeroing.keyword is None:
+    if zeroing.loop:
         edit.replace_lines(zeroing.site, zeroing.site, f"{zeroing.receiver_text}.zero_grad()")
     else:
         edit.drop_argument(zeroing.site, "set_to_none", position=0)

@@ -56,10 +56,10 @@ from turbofix.training.evidence import of_loop
 from turbofix.training.model import Act, Framework, Optimizer, Step, Training, TrainingProgram
 
 from ._attention import attention_in, attention_of, goes_on_from
+from ._companions import companion_names
 from ._frameworks import LEFT
 from ._pages import Page, pages_of
 from ._precision import models_of
-from ._scaler import companion_names
 from ._trainers import Switch, is_off
 from ._trainers import why_not as why_not_setting
 

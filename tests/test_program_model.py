@@ -940,11 +940,6 @@ def test_results_that_leave_torch() -> None:
     assert found.libraries == {"argparse", "torch", "sklearn"}
 
 
-def test_a_plain_loss_weighs_all_samples_alike() -> None:
-    assert only_step(program(FLAT)).loss.plain
-    assert not only_step(program(FLAT.replace("CrossEntropyLoss()", "CrossEntropyLoss(ignore_index=0)"))).loss.plain
-
-
 def test_a_step_that_is_guarded_by_what_its_caller_says() -> None:
     helper = """
 def update(loss, optimizer, now):
@@ -992,13 +987,6 @@ def test_a_program_needs_the_torch_that_it_calls() -> None:
 # --- how surely the parts of a step are known -------------------------------------------------------------------------
 
 
-def test_a_step_says_what_its_parts_are() -> None:
-    step = only_step(program(FLAT))
-    assert (step.optimizer.certainty, step.optimizer.names) == ("seen", ("torch.optim.Adam",))
-    assert (step.model.certainty, step.model.names) == ("seen", ("Net",))
-    assert step.data.certainty == "seen" and step.source == "loader"
-
-
 ALONE = """
 def train(network, opt, batches, device, objective):
     network.train()
@@ -1008,33 +996,6 @@ def train(network, opt, batches, device, objective):
         objective(out, y).backward()
         opt.step()
 """
-
-
-def test_what_only_its_use_tells_is_inferred_and_the_rest_unknown() -> None:
-    step = only_step(program(ALONE))
-    assert (step.optimizer.certainty, step.optimizer.names) == ("inferred", ("opt",))
-    assert (step.model.certainty, step.model.names) == ("inferred", ("network",))
-    assert (step.data.certainty, step.data.names, step.source) == ("unknown", ("batches",), "unknown")
-    assert step.optimizer.why and step.model.why and step.data.why
-
-
-def test_a_step_that_optimises_tensors_has_no_model() -> None:
-    found = program(
-        """
-        import torch
-
-        target = torch.rand(3, 64, 64)
-        picture = torch.zeros(3, 64, 64, requires_grad=True)
-        optimizer = torch.optim.Adam([picture], lr=0.1)
-        for _ in range(100):
-            loss = (picture - target).pow(2).sum()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        """
-    )
-    step = only_step(found)
-    assert (step.model.certainty, step.model.names) == ("seen", ("tensors",))
 
 
 def test_the_entries_of_a_state_dict_are_parameters() -> None:
@@ -1222,30 +1183,6 @@ def test_a_tensor_made_like_an_output_is_still_one_that_was_made() -> None:
     assert moved["torch.from_numpy(np.ones(2)).type_as(out).to(out.device)"] == "made"
 
 
-def test_a_model_that_is_used_through_its_own_methods_is_that_model() -> None:
-    found = program(
-        HEAD,
-        """
-        class Agent(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(8, 8)
-
-            def policy(self, x):
-                return self.body(x)
-
-        agent = Agent()
-        optimizer = torch.optim.Adam(agent.parameters())
-        for x, y in DataLoader(Pictures(64)):
-            loss = F.cross_entropy(agent.policy(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        """,
-    )
-    assert only_step(found).model.names == ("Agent",)
-
-
 FRAMEWORK = """
 import torch
 from accelerate import Accelerator
@@ -1289,45 +1226,6 @@ def test_a_framework_that_is_made_after_the_optimizer_has_no_name_there() -> Non
     assert [each.owner for each in found.optimizers] == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("lines", "named"),
-    [
-        (
-            "loss = criterion(out, y)\n        other = F.mse_loss(out, x)\n        print(other.item())",
-            {"torch.nn.L1Loss"},
-        ),
-        ("loss = criterion(out, y)\n        other = F.mse_loss(out, x)", {"torch.nn.L1Loss"}),
-        ("kept, other = criterion(out, y), F.mse_loss(out, x)\n        loss = kept", {"torch.nn.L1Loss"}),
-        ("loss = criterion(out, y)\n        meter.add_scalar('mse', F.mse_loss(out, x), i)", {"torch.nn.L1Loss"}),
-        (
-            "parts = [criterion(out, y)]\n        parts.append(F.mse_loss(out, x))\n        loss = sum(parts)",
-            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
-        ),
-        (
-            (
-                "parts = {'a': criterion(out, y)}\n        parts['b'] = F.mse_loss(out, x)\n"
-                "        loss = sum(v for v in parts.values())"
-            ),
-            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
-        ),
-        (
-            (
-                "def both():\n            return criterion(out, y), F.mse_loss(out, x)\n"
-                "        loss, other = both()\n        loss = loss + other"
-            ),
-            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
-        ),
-        (
-            "loss = criterion(out, y)\n        if i % 2:\n            loss += F.mse_loss(out, x)",
-            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
-        ),
-    ],
-)
-def test_only_criteria_that_reach_the_backward_are_the_loss(lines: str, named: set[str]) -> None:
-    text = FLAT.replace("loss = criterion(out, y)", lines).replace("nn.CrossEntropyLoss()", "nn.L1Loss()")
-    assert set(only_step(program(text)).loss.qualnames) == named
-
-
 def test_a_loss_that_an_option_chooses_is_every_one_of_them() -> None:
     chosen = """
     class Relative(nn.Module):
@@ -1361,59 +1259,6 @@ def test_what_a_collate_function_pads_is_a_batch_and_what_another_file_makes_is_
     first, second = only_step(found).transfers
     assert (first.what, second.what, second.likely) == ("batch", "unknown", "batch")
     assert found.loaders[0].copies == (first, second)
-
-
-def test_what_is_only_called_without_gradients_is_not_trained() -> None:
-    shown = """
-        with torch.no_grad():
-            show(sampler(x))
-    """
-    text = FLAT.replace(
-        "        out = model(x)\n", textwrap.indent(textwrap.dedent(shown), " " * 8) + "        out = model(x)\n"
-    )
-    text = text.replace("criterion = ", "sampler = nn.Linear(8, 8)\ncriterion = ")
-    assert only_step(program(text)).model.names == ("Net",)
-
-
-def test_a_model_of_which_not_every_choice_was_seen_is_inferred() -> None:
-    parser = (
-        "parser = argparse.ArgumentParser()\nparser.add_argument('--net', default='own')\nargs = parser.parse_args()\n"
-    )
-    chosen = "if args.net == 'own':\n    model = Net()\nelse:\n    model = zoo.Wide()\nmodel = model.to(device)"
-    text = FLAT.replace("model = Net().to(device)", parser + chosen)
-    model = only_step(program("import zoo\n", text)).model
-    assert model.certainty == "inferred" and "Net" in model.names and len(model.names) == 2
-
-    classes = "".join(f"class Net{i}(Net):\n    pass\n\n" for i in range(12))
-    choices = "".join(f"    if name == '{i}':\n        return Net{i}()\n" for i in range(12))
-    text = FLAT.replace("device = torch.device", f"{classes}def pick(name):\n{choices}\n\ndevice = torch.device")
-    text = text.replace("model = Net()", parser + "model = pick(args.net)")
-    model = only_step(program(text)).model
-    assert model.certainty == "inferred" and model.why == "not every model that it may be was seen"
-
-
-def test_a_model_of_an_old_transformers_module_is_known_by_its_name() -> None:
-    text = FLAT.replace("model = Net()", "model = transformers.modeling_gpt2.GPT2LMHeadModel(config=config)")
-    model = only_step(program("import transformers\n", text)).model
-    assert (model.certainty, model.names) == ("seen", ("transformers.modeling_gpt2.GPT2LMHeadModel",))
-
-
-def test_an_optimizer_that_steps_others_is_the_update_of_the_loop() -> None:
-    own = """
-    class Ahead(torch.optim.Optimizer):
-        def __init__(self, params, inner):
-            super().__init__(params, {})
-            self.inner = inner
-
-        def step(self):
-            self.inner.step()
-    """
-    text = FLAT.replace("class Net", textwrap.dedent(own) + "\n\nclass Net")
-    text = text.replace("lr=0.1)\n", "lr=0.1)\noptimizer = Ahead(model.parameters(), optimizer)\n")
-    step = only_step(program(text))
-    assert [source(act.site) for act in step.updates] == ["optimizer.step()"]
-    assert (step.optimizer.certainty, step.optimizer.names) == ("seen", ("Ahead",))
-    assert any(source(site).startswith("torch.optim.Adam(") for site in step.optimizers)
 
 
 def test_where_data_come_from_is_unknown_where_what_is_iterated_is() -> None:

@@ -35,7 +35,6 @@ from turbofix.training.model import (
     Argument,
     Evaluation,
     Framework,
-    Known,
     Loader,
     Step,
     Target,
@@ -296,16 +295,12 @@ def _lines(lines: Iterable[int]) -> str:
 
 def _values(step: Step, root: Path) -> Iterator[Answer]:
     path, line = _below(step.loop.site.path, root), step.loop.site.line
-    loss = Known(step.loss.certainty, step.loss.qualnames, f"backward of {step.loss.text}")
-    parts = {"optimizer": step.optimizer, "model": step.model, "loss": loss, "source": step.data}
-    parts_told: list[Answer] = []
-    for question, known in parts.items():
-        told = ", ".join(known.names)
-        if known.certainty != "seen" and known.why:
-            told = f"{told} ({known.why})" if told else known.why
-        if question == "source":
-            told = f"{step.source}: {told}"
-        parts_told.append(Answer("values", question, path, line, known.certainty, told, step.loop.site.column))
+    loss, column = step.loss, step.loop.site.column
+    told = ", ".join(loss.qualnames) or f"backward of {loss.text}"
+    parts_told = [
+        Answer("values", "loss", path, line, loss.certainty, told, column),
+        Answer("values", "source", path, line, "unknown" if step.source == "unknown" else "seen", step.source, column),
+    ]
     yield from parts_told
     yield worst(parts_told)
 
@@ -379,11 +374,8 @@ def table(resolved: list[Resolved]) -> Iterator[str]:
         ("training loop found, of the scripts that have one", _of(every, "loop", "script")),
         ("backward passes in a loop that belong to a step", _of(every, "loop", "backward")),
         ("framework recognised, of the scripts that only make its trainer", _of(every, "loop", "framework")),
-        *(
-            (f"step: {question}", _of(every, "values", question))
-            for question in ("optimizer", "model", "loss", "source")
-        ),
-        ("step: all four", _of(every, "all-four")),
+        *((f"step: {question}", _of(every, "values", question)) for question in ("loss", "source")),
+        ("step: both", _of(every, "all-four")),
         *((f"loader: {name}", _of(every, "loader-argument", name)) for name in LOADER_ARGUMENTS),
         ("loader: arguments", _of(every, "loader-argument")),
         ("transfers classified, in steps", _of(every, "transfer", "in a step")),

@@ -37,7 +37,6 @@ from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, is_main_test, parameters
-from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS, SCOPES
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import merged
@@ -62,9 +61,7 @@ from turbofix.training.models.complexes import has_complex_weights
 from turbofix.training.models.convolutions import convolutions_of
 from turbofix.training.models.magnitudes import numbers_of
 from turbofix.training.models.products import products_of
-from turbofix.training.optimizers.frozen import all_but_a_head
-from turbofix.training.optimizers.regrouped import is_regrouped
-from turbofix.training.optimizers.unfused import gives_sparse, partly_distributed, sharded, sparse_gradients
+from turbofix.training.optimizers.unfused import regrouped, unfused
 from turbofix.training.steps.acts import act_of, concerned, is_model, is_module_class, optimizers_in, stepper
 
 _COMPUTED = {"made", "data", "input", "batch", "output"}
@@ -98,10 +95,10 @@ def is_made_here(model: Made | Instance | Opaque) -> bool:
 
 def model_sites(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[Site]:
     """The models that are called in a loop. Layers called inside of a model, by any method, count as that model."""
-    return sorted({site for each in model_choices(analysis, events, loop) for site in each})
+    return sorted({site for each in _model_choices(analysis, events, loop) for site in each})
 
 
-def model_choices(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[tuple[Site, ...]]:
+def _model_choices(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[tuple[Site, ...]]:
     """For every call of a model in a loop, the models one of which it calls, as far as they are known."""
     found: dict[tuple[object, ...], set[Site]] = {}
     for event in outermost(analysis, [each for each in events if each.kind == "forward"]):
@@ -162,8 +159,6 @@ class Layers:
     bases: set[str] = field(default_factory=set)  # what the program's own layers derive from
     foreign: bool = False  # another library's layers are among them
     unseen: bool = False  # a part of the model was not seen
-    sparse: bool = False
-    lazy: bool = False  # the first input gives some of them their shape
     seen: set[int] = field(default_factory=set)
 
     @property
@@ -188,8 +183,6 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
                 found.parts.append(member)
                 if member.qualname.endswith("*") or not member.qualname.startswith("torch.nn."):
                     found.foreign = True
-                found.sparse = found.sparse or _is_sparse(member)
-                found.lazy = found.lazy or _is_lazy(member)
                 for given in member.arguments.values():
                     _layers_in(given, found, depth)
             for held in member.attributes.values():
@@ -216,25 +209,6 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
                 found.unseen = True
         elif isinstance(member, Opaque):
             found.unseen = True
-
-
-def _is_sparse(layer: Made) -> bool:
-    """Whether a layer may give sparse gradients: an embedding that is told to."""
-    position = 6 if layer.qualname in ("torch.nn.Embedding", "torch.nn.EmbeddingBag") else 99
-    return gives_sparse(layer.arguments, "sparse", position)
-
-
-def _is_lazy(layer: Made) -> bool:
-    """Whether a layer has no shape before its first input: torch's by their names, PyTorch Geometric's by a size of -1.
-
-    These take one size, or one for each kind of node: ``SAGEConv((-1, -1), 64)``.
-    """
-    package, _, name = layer.qualname.rpartition(".")
-    if package.startswith("torch.nn"):
-        return name.startswith("Lazy")
-    size = layer.arguments.get("in_channels", 0) if package.partition(".")[0] == "torch_geometric" else None
-    given = (*members(size.value), *flatten(size.value, 2)) if size is not None else ()
-    return any(isinstance(each, Const) and type(each.value) is int and each.value == -1 for each in given)
 
 
 def _layers_in(value: Value | None, found: Layers, depth: int) -> None:
@@ -530,12 +504,6 @@ def _optimizer(
         device = trained[0].device
     elif site in taken:
         device = PLACED  # a framework that takes an optimizer over moves its parameters
-    layers = Layers()
-    owned: list[Value] = []
-    owners = list(parameter_owners(params))
-    for value in owners:
-        layers_of(value, layers)
-        owned += models_in(value)
     qualname = qualname if qualname is None or not qualname.endswith("*") else None
     arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())}
     return Optimizer(
@@ -553,12 +521,9 @@ def _optimizer(
         in_loop=any(isinstance(each.node, LOOPS) for one in events for each in facts.loops(one)),
         device=device,
         before_move=_before_move(analysis, event, params),
-        sparse=layers.sparse or (qualname in _TAKES_SPARSE and sparse_gradients(analysis)),
-        distributed=partly_distributed(analysis, owned),
-        sharded=sharded(analysis),
-        lazy=layers.lazy and not _called_before(analysis, event, params),
-        shared=any(_shares(each) for value in params for each in members(value)),
-        regrouped=qualname == "torch.optim.SGD" and is_regrouped(analysis, params),
+        unfused=unfused(analysis, qualname),
+        shared=_share(parameter_owners(params)),
+        regrouped=qualname == "torch.optim.SGD" and regrouped(analysis),
         state_loads=_state_loads(analysis, made),
         state_saves=_state_saves(analysis, made),
         branch=_branch(analysis, node, module),
@@ -567,12 +532,46 @@ def _optimizer(
         handed_over=_is_handed_over(analysis, made),
         owner=owner_beside(analysis, event),
         complex=has_complex_weights(analysis),
-        frozen=all_but_a_head(analysis, event, owners),
     )
 
 
-_TAKES_SPARSE = ("torch.optim.SGD", "torch.optim.Adagrad")
-"""Optimizers that take sparse gradients, as long as they are not fused; the others raise for them in any case."""
+_MOST_PARTS = 3000
+_WITH_PARAMETERS = regex(r"torch\.nn\.(Conv|Linear|Embedding|BatchNorm|LayerNorm|LSTM|GRU|RNN|Transformer|Multihead)")
+
+
+def parts_of(model: Value) -> list[Value]:
+    """A model, the modules in it and the weights that it holds by themselves; nothing where it is not known."""
+    found: dict[int, Value] = {}
+    waiting: list[Value] = [model] if isinstance(model, (Instance, Made)) else []
+    while waiting and len(found) < _MOST_PARTS:
+        each = waiting.pop()
+        weight = isinstance(each, Tensor) and "param" in each.roles
+        if id(each) in found or not (weight or (isinstance(each, (Instance, Made)) and is_model(each))):
+            continue
+        found[id(each)] = each
+        if isinstance(each, (Instance, Made)):
+            base = each.base if isinstance(each, Instance) else each
+            held = [*each.attributes.values(), *each.children.values(), base.inner if base is not None else None]
+            waiting += [part for value in held for part in flatten(value, 3)]
+    return list(found.values())
+
+
+def _share(owners: Iterable[Value]) -> bool:
+    """Whether one layer is surely a part of two models whose parameters are handed over together."""
+    models = {id(each): each for owner in owners for each in models_in(owner)}
+    known = [model for model in models.values() if isinstance(model, (Instance, Made)) and _is_made_once(model)]
+    layers = [
+        {id(each) for each in parts_of(model) if isinstance(each, Made) and _WITH_PARAMETERS.match(each.qualname)}
+        for model in (known if len(known) > 1 else ())
+    ]
+    return any(one & other for index, one in enumerate(layers) for other in layers[:index])
+
+
+def _is_made_once(model: Instance | Made) -> bool:
+    return not any(
+        level.kind in ("loop", "comprehension", "try") or (level.kind == "if" and not level.decided)
+        for level in model.made_at.chain()
+    )
 
 
 def _is_handed_over(analysis: Analysis, made: list[Made]) -> bool:
@@ -639,56 +638,6 @@ def _trains(params: list[Value], trained: list[Model]) -> str:
     return "unknown"
 
 
-def _shares(given: Value) -> bool:
-    """Whether one module is surely a part of two models whose parameters are handed over together."""
-    models = {id(model): model for model in _together(given)}.values()
-    sure = [model for model in models if isinstance(model, (Instance, Made)) and _is_made_once(model)]
-    parts = [{id(part) for part in _parts(model, set())} for model in sure]
-    return any(one & other for index, one in enumerate(parts) for other in parts[:index])
-
-
-def _together(given: Value) -> Iterator[Value]:
-    """The models of ``chain(a.parameters(), b.parameters())`` and of a list of both, where no test chooses."""
-    if isinstance(given, Iterated) and given.wrapper == "chain":
-        for each in members(given.source):
-            if isinstance(each, Iterated) and each.wrapper == "parameters":
-                yield from members(each.source)
-    elif isinstance(given, Sequence) and given.origin is not None:
-        written = [*walk(given.origin.node)]
-        asked = [each for each in written if isinstance(each, ast.Attribute) and each.attr == "parameters"]
-        if len(asked) > 1 and not any(isinstance(each, (ast.comprehension, ast.IfExp)) for each in written):
-            for item in flatten(given, 1):
-                if isinstance(item, Tensor):
-                    yield from members(item.source)
-
-
-def _is_made_once(model: Instance | Made) -> bool:
-    return not any(
-        level.kind in ("loop", "comprehension", "try") or (level.kind == "if" and not level.decided)
-        for level in model.made_at.chain()
-    )
-
-
-_WITH_PARAMETERS = regex(
-    r"torch\.nn\.(Lazy)?(Conv|Linear|Bilinear|Embedding|BatchNorm|LayerNorm|GroupNorm|RMSNorm|LSTM|GRU|RNN|Transformer"
-    r"|MultiheadAttention|PReLU)"
-)
-
-
-def _parts(model: Value, seen: set[int]) -> Iterator[Made]:
-    """The layers with parameters that a model surely registers: those of attributes and containers, not of lists."""
-    if not isinstance(model, (Instance, Made)) or id(model) in seen or not _is_made_once(model):
-        return
-    seen.add(id(model))
-    held = [*model.attributes.values()]
-    if isinstance(model, Made):
-        if _WITH_PARAMETERS.match(model.qualname):
-            yield model
-        held += flatten(model.inner, 2)
-    for each in held:
-        yield from _parts(each, seen)
-
-
 def _before_move(analysis: Analysis, event: Event, params: list[Value]) -> bool:
     """Whether the optimizer's model is moved to a GPU only after the optimizer took its parameters."""
     owners = [model for value in parameter_owners(params) for model in models_in(value)]
@@ -700,15 +649,6 @@ def _before_move(analysis: Analysis, event: Event, params: list[Value]) -> bool:
         and analysis.devices.of_transfer(each).reaches_cuda
     ]
     return bool(moves) and min(moves) > event.order
-
-
-def _called_before(analysis: Analysis, event: Event, params: list[Value]) -> bool:
-    """Whether each of the optimizer's models has seen an input by then."""
-    owners = [model for value in parameter_owners(params) for model in models_in(value)]
-    called = [
-        model for each in analysis.facts.of("forward") if each.order < event.order for model in models_in(each.receiver)
-    ]
-    return bool(owners) and all(any(model is owner for model in called) for owner in owners)
 
 
 def _optimizers_of(analysis: Analysis, event: Event) -> list[Made | Instance]:

@@ -83,27 +83,23 @@ from turbofix.training.models.listed import listed
 from turbofix.training.models.repeats import repeated, repeated_in_trainings
 from turbofix.training.objects import (
     autocasts_around,
-    model_choices,
     model_sites,
     models,
     optimizers,
     precision,
     settings,
 )
-from turbofix.training.optimizers.bulk import bulks
 from turbofix.training.script import script
-from turbofix.training.steps.acts import accumulation, acts, concerned, is_model, optimizers_in, stepper
+from turbofix.training.steps.accumulation import accumulation
+from turbofix.training.steps.acts import acts, concerned, is_model, is_update, optimizers_in, stepper
 from turbofix.training.steps.averages import averagings
 from turbofix.training.steps.discarded import thrown_away
-from turbofix.training.steps.graphless import kept_graph
+from turbofix.training.steps.graphless import kept_graph, samplings
 from turbofix.training.steps.housekeeping import chores
-from turbofix.training.steps.knowledge import data_known, model_known, optimizer_known
 from turbofix.training.steps.losses import called_in, loss_of, qualname_of
 from turbofix.training.steps.old_amp import old_names
 from turbofix.training.steps.planned import planned, schedule
-from turbofix.training.steps.regions import evaluation_region, forward_region, in_model, is_update, no_grad
-from turbofix.training.steps.samplings import samplings
-from turbofix.training.steps.scalers import scalings
+from turbofix.training.steps.regions import evaluation_region, forward_region, in_model, no_grad
 from turbofix.training.steps.weights import weights
 from turbofix.training.steps.zeroing import late, zeroings
 from turbofix.training.told.debugging import debugging
@@ -197,7 +193,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         placed=placed(analysis),
         schedule=schedule(analysis),
         old_names=old_names(analysis),
-        scalings=scalings(analysis),
         creations=creations_in_passes(analysis) if trains and not steps else (),
         moved_again=(*moved_again(analysis, steps), *copied_alike(analysis, steps)) if trains else (),
         averagings=averagings(analysis, steps),
@@ -213,7 +208,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         formulas=formulas(analysis) if trains else (),
         same_items=same_items(analysis, read, steps) if trains else (),
         built_again=built_again(analysis) if trains else (),
-        bulks=bulks(analysis, known_models) if trains else (),
         paddings=paddings(analysis, steps) if trains else (),
         samplings=samplings(analysis, steps, evaluations) if trains else (),
         held=held if trains else (),
@@ -443,8 +437,7 @@ def _step(
     found_loaders = _loaders_read(analysis, sources, training)
     moved = transfers(analysis, training, loop, found_loaders, in_step=True)
     regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
-    choices = model_choices(analysis, training, loop)
-    called = sorted({site for each in choices for site in each})
+    called = model_sites(analysis, training, loop)
     device = _device(analysis, moved, called, known, _scope(analysis, backwards[0], loop, regions))
     if device.where in ("cpu", "unknown") and not placed(analysis).isdisjoint(found_loaders):
         device = PLACED
@@ -492,14 +485,10 @@ def _step(
         device=device,
         optimizers=tuple(concerned_optimizers),
         models=tuple(called),
-        choices=tuple(choices),
         calls=called_in(analysis, training, loop, regions),
         grad_reads=tuple(sorted({facts.site(event) for event in _of(training, "grad_read")})),
         certainty="seen" if seen else "inferred",
         leaks=leaks(analysis, training, loop),
-        optimizer=optimizer_known(updates),
-        model=model_known(analysis, training, updates, loop),
-        data=data_known(sources, found_loaders, kind),
         thrown_away=thrown_away(analysis, record, backwards),
         chores=chores(analysis, training, record),
         zeroings=zeroings(analysis, training, record),
@@ -574,7 +563,7 @@ def _both(one: Region, other: Region) -> Region:
         criteria_inside=tuple(sorted({*one.criteria_inside, *other.criteria_inside})),
         criteria_hidden=tuple(sorted({*one.criteria_hidden, *other.criteria_hidden})),
         calls_end=one.calls_end if one.calls_end == other.calls_end else None,
-        lifted=one.lifted if one.lifted == other.lifted else None,
+        mixed=one.mixed or other.mixed,
         outputs=one.outputs if one.outputs == other.outputs else None,
     )
 

@@ -46,8 +46,8 @@ from turbofix.source.places import contains
 from turbofix.source.site import Site
 from turbofix.training.frameworks.owners import is_owner
 from turbofix.training.model import ALWAYS, Accumulator, Argument, Guard, Look, Meter, Placement, Show, Sync
-from turbofix.training.steps.acts import is_module_class, keeps_graph, stepper, wider
-from turbofix.training.steps.regions import loss_expression, no_grad, surely_no_grad
+from turbofix.training.steps.acts import is_module_class, keeps_graph, loss_expression, stepper, wider
+from turbofix.training.steps.regions import no_grad, surely_no_grad
 
 _HOWS = ("item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "metric")
 _NUMBERS = ("item", "float", "int")

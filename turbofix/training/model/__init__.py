@@ -59,11 +59,9 @@ from turbofix.training.model.models import Passing as Passing
 from turbofix.training.model.models import Product as Product
 from turbofix.training.model.models import Products as Products
 from turbofix.training.model.models import Repeated as Repeated
-from turbofix.training.model.optimizers import Bulk as Bulk
 from turbofix.training.model.optimizers import OldName as OldName
 from turbofix.training.model.optimizers import Optimizer as Optimizer
 from turbofix.training.model.optimizers import Scaler as Scaler
-from turbofix.training.model.optimizers import Scaling as Scaling
 from turbofix.training.model.optimizers import StateSave as StateSave
 from turbofix.training.model.program import DebugAid as DebugAid
 from turbofix.training.model.program import Modules as Modules
@@ -83,7 +81,6 @@ from turbofix.training.model.steps import Averaging as Averaging
 from turbofix.training.model.steps import Called as Called
 from turbofix.training.model.steps import Evaluation as Evaluation
 from turbofix.training.model.steps import KeptGraph as KeptGraph
-from turbofix.training.model.steps import Known as Known
 from turbofix.training.model.steps import Loop as Loop
 from turbofix.training.model.steps import Loss as Loss
 from turbofix.training.model.steps import Output as Output

@@ -203,12 +203,11 @@ class Sync:
 
 @dataclass(frozen=True)
 class Purpose:
-    """What a chore may be there for: a ``clock`` that its loop reads, ``memory`` that it measures, a ``stream`` (or
-    library) of which torch's own waits do not know, ``copies`` that do not block, a ``collector`` that the program runs
-    by hand, a ``cycle`` of references that a differentiable backward pass leaves behind.
+    """What a chore may be there for: a ``clock`` that the program reads, ``memory`` that it measures, a ``stream`` (or
+    library, or copy) of which torch's own order does not know, a ``collector`` that it runs by hand.
     """
 
-    kind: Literal["clock", "memory", "stream", "copies", "collector", "cycle"]
+    kind: Literal["clock", "memory", "stream", "collector"]
     site: Site
 
 
@@ -217,8 +216,8 @@ class Chore:
     """A call in a loop over batches that computes nothing: ``torch.cuda.empty_cache()``, ``gc.collect()``,
     ``torch.cuda.synchronize()``.
 
-    ``alone``: the call is a statement of its own. ``outside`` is where the same call happens without the loop, through
-    a function that is called elsewhere too. ``purpose`` is what it may be there for.
+    ``alone``: the call is a statement of its own; ``statement`` holds it, with the tests that stand above it alone.
+    ``purpose`` is what it may be there for.
     """
 
     site: Site
@@ -228,7 +227,6 @@ class Chore:
     guard: Guard = ALWAYS
     alone: bool = True
     comments: tuple[str, ...] = ()
-    outside: Site | None = None
     purpose: Purpose | None = None
 
 

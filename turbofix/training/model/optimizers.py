@@ -11,7 +11,7 @@ from turbofix.records import dataclass
 if TYPE_CHECKING:
     from turbofix.dataflow.known import Argument
     from turbofix.source.site import Site
-    from turbofix.training.model.models import Hazard, Passing
+    from turbofix.training.model.models import Passing
     from turbofix.training.model.steps import Act
 
 
@@ -51,11 +51,8 @@ class Optimizer(Told):
     in_loop: bool = False
     device: Placement = Placement("unknown")  # of its parameters
     before_move: bool = False  # built before its model was moved to the GPU
-    sparse: bool = False  # trains parameters whose gradients are sparse (Embedding(sparse=True))
-    distributed: str | None = None  # the call that makes DTensors of some of its parameters, perhaps not of all
-    sharded: bool = False  # its parameters may be DTensors, by ``fully_shard``
-    lazy: bool = False  # some of its parameters may have no shape yet when it is built (LazyLinear)
-    shared: bool = False  # is given parameters twice: those of a module that is a part of two of its models
+    unfused: str | None = None  # what makes gradients sparse, or DTensors, for which it has no fused kernel
+    shared: bool = False  # is given parameters twice: those of a layer that is a part of two of its models
     regrouped: bool = False  # SGD: some parameters may have other momentum or weight decay than its arguments say
     state_loads: tuple[Act, ...] = ()  # optimizer.load_state_dict(...)
     state_saves: tuple[StateSave, ...] = ()
@@ -65,7 +62,6 @@ class Optimizer(Told):
     handed_over: bool = False  # DeepSpeed steps it: it may be what `deepspeed.initialize` is given
     owner: str | None = None  # what the framework's object is called where it is built: `accelerator`, `self.fabric`
     complex: bool = False  # some parameters of the program are complex numbers
-    frozen: Site | None = None  # where its model is frozen, in every run, but for one or two of its last layers
     qualnames: tuple[str, ...] = ()
 
     @property
@@ -77,21 +73,6 @@ class Optimizer(Told):
             and not self.open_mapping
             and all(each.state == "absent" or (each.state == "value" and not any(each.values)) for each in given)
         )
-
-
-@dataclass(frozen=True)
-class Bulk:
-    """An ``Adam`` or ``AdamW`` that is given all parameters of one model with a hundred million of them or more.
-
-    ``text`` is what the function that builds it calls the model there, None where it has no name for it. ``alone``: a
-    statement does nothing else than assign or return it. ``hazard``: what needs its states as torch keeps them.
-    """
-
-    optimizer: Site
-    model: Site
-    text: str | None = None
-    alone: bool = False
-    hazard: Hazard | None = None
 
 
 @dataclass(frozen=True)
@@ -123,11 +104,10 @@ class Scaler:
 class OldName:
     """One use of a name of ``torch.cuda.amp`` that torch has deprecated: a call of it, or the name by itself.
 
-    ``name`` is ``autocast``, ``GradScaler``, ``custom_fwd`` or ``custom_bwd``, ``site`` what a person would change,
-    ``spelled`` the module's part of the text with its new spelling: the name's own, or in the import that brings it,
-    which then serves all uses of one ``brought``. ``takes`` are the arguments given. ``bare``: the name decorates a
-    function without being called; ``named``: it is only asked for, in an annotation or by ``isinstance``. ``nested``:
-    it may be entered inside another region of another dtype. ``guarded``: the program itself asks which torch it has.
+    ``name`` is ``autocast`` or ``GradScaler``, ``site`` what a person would change, ``spelled`` the module's part of
+    the text with its new spelling: the name's own, or in the import that brings it, which then serves all uses of one
+    ``brought``. ``takes`` are the names of the arguments given. ``named``: it is only asked for, in an annotation or by
+    ``isinstance``. ``nested``: another type may be in force. ``guarded``: the program itself asks which torch it has.
     """
 
     name: str
@@ -135,26 +115,7 @@ class OldName:
     spelled: tuple[Site, str]
     brought: Site | None = None
     takes: tuple[str, ...] = ()
-    bare: bool = False
     named: bool = False
     nested: bool = False
     guarded: bool = False
     why_not: str | None = None  # what makes another spelling unsafe
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """What is done with a gradient scaler, where one name holds it and all of that was seen (else ``why_not``).
-
-    ``statement`` makes it. ``scaled`` are the calls of ``scaler.scale`` with the losses in them, ``steps`` those of
-    ``scaler.step`` with the optimizers, ``others`` those that do nothing without it. ``brought`` is the entry of an
-    import that brings the scaler's class and nothing else uses.
-    """
-
-    site: Site
-    statement: Site | None = None
-    scaled: tuple[tuple[Site, Site], ...] = ()
-    steps: tuple[tuple[Site, Site], ...] = ()
-    others: tuple[Site, ...] = ()
-    brought: Site | None = None
-    why_not: str | None = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from turbofix.training.model.devices import Creation, Held, MovedAgain, Unplaced
     from turbofix.training.model.frameworks import Framework, Owner, Training
     from turbofix.training.model.models import Attention, Formula, Listed, Model, Repeated
-    from turbofix.training.model.optimizers import Bulk, OldName, Optimizer, Scaler, Scaling
+    from turbofix.training.model.optimizers import OldName, Optimizer, Scaler
     from turbofix.training.model.steps import Averaging, Evaluation, Region, Sampling, Step
 
 
@@ -261,7 +261,6 @@ class TrainingProgram:
     schedule: Literal["no", "falling", "other"] = "no"
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
-    scalings: tuple[Scaling, ...] = ()
     creations: tuple[Creation, ...] = ()  # in the passes of a framework's training, as those of a step
     moved_again: tuple[MovedAgain, ...] = ()  # what objects keep on the host, and copy to the GPU whenever it is read
     averagings: tuple[Averaging, ...] = ()  # loops over the parameters of two models, in training steps
@@ -272,7 +271,6 @@ class TrainingProgram:
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
     same_items: tuple[SameItems, ...] = ()  # datasets whose items are made anew in each epoch, and need not be
     built_again: tuple[BuiltAgain, ...] = ()
-    bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
     listed: tuple[Listed, ...] = ()  # lists of tensors that one call makes
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
     paddings: tuple[Padding, ...] = ()

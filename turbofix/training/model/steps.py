@@ -32,8 +32,8 @@ class Region:
     products beside the models, ``tangled`` if one is no later than the last call of a model, as are the criteria that
     ``criteria_inside`` names; those in ``criteria_hidden`` are called by a model. ``calling`` are the statements that
     call a model, ``calls_end`` is the last one, ``outputs`` what the calls give in 16 bits; None where some of it does
-    not come out as tensors. ``lifted`` are those in statements that do more, such as to call a criterion or to go
-    backward, in front of which their calls can stand; None where they cannot. ``idle`` are statements behind
+    not come out as tensors. ``mixed``: a statement calls a model and computes a
+    loss of it. ``idle`` are statements behind
     ``calls_end`` that do not lead to the loss. ``unfit`` are calls beside it, and after the loop, that are given a
     result of it in 16 bits and raise for it (``libraries.unfit_for_half``).
     """
@@ -51,7 +51,7 @@ class Region:
     criteria_hidden: tuple[str, ...] = ()
     calls_end: Site | None = None
     calling: tuple[Site, ...] = ()
-    lifted: tuple[Output, ...] | None = ()
+    mixed: bool = False
     outputs: tuple[Output, ...] | None = None
     idle: tuple[Site, ...] = ()
     unfit: tuple[Called, ...] = ()
@@ -76,7 +76,6 @@ class Act:
     scaled: bool = False  # goes through a GradScaler
     closure: bool = False  # optimizer.step(closure)
     create_graph: bool = False  # a backward that is differentiated again
-    keeps_graph: bool = False  # a backward that may leave its graph for another one
     concerns: str = ""  # of a step: `optimizer` in `scaler.step(optimizer)`; of a load: the state, where it is named
     owner: str = ""  # of a backward: the source of Accelerate's or Fabric's object that it is called on
 
@@ -114,26 +113,20 @@ class Loss:
     certainty: Literal["seen", "inferred", "unknown"]
     qualnames: tuple[str, ...] = ()  # torch.nn.CrossEntropyLoss, torch.nn.functional.nll_loss, ...
     text: str | None = None  # the name it goes by at backward: "loss"
-    plain: bool = (
-        False  # every criterion was seen to be given neither weight= nor ignore_index=: all samples count alike
-    )
 
 
 @dataclass(frozen=True)
 class Zeroing:
-    """Gradients that are filled with zeros in a step: ``zero_grad(set_to_none=False)``, or a loop over parameters.
+    """Gradients that are filled with zeros in a step: ``zero_grad(set_to_none=False)``, or a ``loop`` over parameters.
 
     ``receiver_text`` is what is told to forget them (``optimizer``, ``self.model``), None where that is not known to be
-    a module or an optimizer of torch. ``keyword``: the argument is given by name; None for a loop, whose statement is
-    ``site``. ``read`` is where the program reads a gradient by itself.
+    a module or an optimizer of torch.
     """
 
     site: Site
     receiver_text: str | None
-    keyword: bool | None = None
+    loop: bool = False
     guard: Guard = ALWAYS
-    comments: tuple[str, ...] = ()
-    read: Site | None = None
 
 
 @dataclass(frozen=True)
@@ -156,19 +149,6 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Known:
-    """How surely one part of a step is known, and as what.
-
-    ``seen``: where it is made was seen. ``inferred``: judged by how it is used. ``names`` are qualified names, the
-    project's class names, or what else the program calls it; ``why`` says what is in the way of more.
-    """
-
-    certainty: Literal["seen", "inferred", "unknown"] = "unknown"
-    names: tuple[str, ...] = ()
-    why: str | None = None
-
-
-@dataclass(frozen=True)
 class ThrownAway:
     """A backward pass that goes on into models whose gradients of it nothing uses: they are cleared before a step.
 
@@ -177,7 +157,7 @@ class ThrownAway:
     no optimizer is given their parameters). ``why_not`` is what may use the gradients all the same. ``done``: it does
     not go on into them, since what they gave is detached already. ``kept``: it has to go through them, and only the
     gradients of their weights are lost; these are the models whose gradients are wanted, as they are called there.
-    ``certain``: nothing reads those gradients, as far as the whole text tells. ``at_once``: ``backward`` is a statement
+    ``certain``: no run has to tell. ``at_once``: ``backward`` is a statement
     that builds the graph of a model's call, and keeps nothing of it; so do those behind it, down to ``built``. Else
     ``built`` are the statements that need no graph once the backward pass ends there, and then no cut either.
     """
@@ -248,7 +228,6 @@ class Step:
     device: Placement = Placement("unknown")  # where its forward pass runs
     optimizers: tuple[Site, ...] = ()
     models: tuple[Site, ...] = ()
-    choices: tuple[tuple[Site, ...], ...] = ()  # for each call of a model, those of ``models`` one of which it calls
     calls: tuple[Called, ...] = ()  # external calls inside the forward region
     grad_reads: tuple[Site, ...] = ()  # `.grad` read by hand
     certainty: Literal["seen", "inferred"] = "seen"
@@ -256,9 +235,6 @@ class Step:
     leaks: tuple[
         Accumulator, ...
     ] = ()  # `total += loss` with its graph, never backpropagated: every step's graph is kept
-    optimizer: Known = Known()  # what its updates step
-    model: Known = Known()  # what its forward passes call
-    data: Known = Known()  # where its data come from; ``source`` says the kind
     thrown_away: tuple[ThrownAway, ...] = ()  # backward passes that compute gradients which nothing uses
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     zeroings: tuple[Zeroing, ...] = ()  # where it fills gradients with zeros
@@ -282,10 +258,8 @@ class KeptGraph:
 
     ``function`` is the one that holds the loop, where it does nothing else that a gradient could be wanted of;
     ``through`` are the functions that the loop calls and that every one of its forward passes happens in.
-    ``why`` says what may need them, and ``where``: ``asked`` (a gradient is asked for), ``library`` (of attacks or
-    explanations), ``handed`` (the model is handed to other code), ``cached`` (a module keeps what it computes first),
-    ``retained`` (graphs are gone through twice), ``yielded`` (others run in the midst of it), ``taken`` and ``kept``
-    (results go on to a step, or may).
+    ``why`` says what may need them, and ``where``: ``asked`` (a gradient is asked for), ``yielded`` (others run in the
+    midst of it), ``taken`` (results go on to a step), ``kept`` (they may), ``library`` (of attacks or explanations).
     """
 
     loop: Site
@@ -299,14 +273,12 @@ class KeptGraph:
 class Sampling:
     """A function that the training calls, whose forward passes build graphs that nothing takes out of it.
 
-    ``loop`` is the innermost loop of the training around the call, ``models`` are those that it calls. ``sure``: these
-    keep nothing, and no code that is not known is given a graph or a model.
+    ``loop`` is the innermost loop of the training around the call, ``models`` are those that it calls.
     """
 
     function: Site
     loop: Site
     models: tuple[Site, ...] = ()
-    sure: bool = False
 
 
 @dataclass(frozen=True)
@@ -337,9 +309,8 @@ class Evaluation:
 class Averaging:
     """A loop over parameters in a training step: ``base`` becomes ``base * scale + other * weight``.
 
-    All are source texts, valid in the loop. Without ``scale`` it is ``lerp_``, without ``weight`` a copy. ``renewed``:
-    ``base`` is given other memory (``kept.data = ...``). ``test`` is what is asked of each, ``rest`` what is done to
-    all that do not pass; ``done`` are methods that change ``base`` by a number. ``unsure``: what it goes through may be
+    All are source texts, valid in the loop. Without ``scale`` it is ``lerp_``, without ``weight`` a copy. ``test`` is
+    what is asked of each, ``done`` are methods that change ``base`` by a number. ``unsure``: it may go through
     something else. ``hollow``: it may find none, as among the buffers of most networks. ``why_not`` is what may be no
     weight.
     """
@@ -351,9 +322,7 @@ class Averaging:
     other: str
     scale: str | None = None
     weight: str | None = None
-    renewed: bool = False
     test: str | None = None
-    rest: str | None = None
     done: tuple[tuple[str, str], ...] = ()
     unsure: bool = False
     hollow: bool = False

@@ -7,20 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
 
-from turbofix.dataflow.facts import Frame, settled
+from turbofix.dataflow.facts import settled
 from turbofix.dataflow.guards import ORDER
-from turbofix.dataflow.provenance import argument_of
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event, Passed
-from turbofix.domain.values import UNKNOWN, Const, Instance, Made, Opaque, Tensor, Union, Value, members
+from turbofix.domain.values import Const, Instance, Made, Opaque, Tensor, Union, Value, members
 from turbofix.interpreter.calls import is_module
 from turbofix.regex import regex
-from turbofix.source.names import dotted, loads
-from turbofix.source.nodes import walk
-from turbofix.source.places import LOOPS, contains
 from turbofix.source.site import Site
-from turbofix.training.model import ALWAYS, Accumulation, Act, Argument, Guard
-from turbofix.training.steps.regions import loss_expression
+from turbofix.training.model import ALWAYS, Act, Guard
 
 Stepper = Literal["optimizer", "scaler", "scheduler", "environment", "engine", "likely", "unknown"]
 
@@ -156,6 +151,28 @@ def certainty(event: Event) -> Literal["seen", "inferred"]:
     return "seen"
 
 
+def is_update(event: Event) -> bool:
+    """Whether a ``step`` event may be an optimizer's (not a scheduler's or an environment's)."""
+    return stepper(event.receiver) not in ("scheduler", "environment")
+
+
+def loss_expression(analysis: Analysis, event: Event) -> ast.expr | None:
+    """The expression that a backward starts from: ``loss`` in ``scaler.scale(loss).backward()``."""
+    node = event.node
+    if not isinstance(node, ast.Call):
+        return None
+    first = node.args[0] if node.args else None
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in ("backward", "manual_backward"):
+        return first
+    base = node.func.value
+    if isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr == "scale" and base.args:
+        return base.args[0]
+    # `accelerator.backward(loss)`: the loss is what it is given, not what it is called on
+    passed = event.arguments.positions[0].value if event.arguments and event.arguments.positions else None
+    handed = passed is not None and passed is event.receiver
+    return first if first is not None and (event.name == "torch.autograd.backward" or handed) else base
+
+
 def act_of(analysis: Analysis, event: Event, loop: ast.AST | None) -> Act:
     """One call of a step, in its place."""
     places = analysis.facts.places
@@ -179,7 +196,6 @@ def act_of(analysis: Analysis, event: Event, loop: ast.AST | None) -> Act:
         scaled=is_scaled(event),
         closure=event.kind == "step" and _takes_closure(event),
         create_graph=event.kind == "backward" and creates_graph(event),
-        keeps_graph=event.kind == "backward" and keeps_graph(event),
         concerns=_concerns(analysis, event) if event.kind in ("step", "load") else "",
         owner=_owner(analysis, event) if event.kind == "backward" else "",
     )
@@ -308,157 +324,9 @@ def _merged(first: Act, second: Act) -> Act:
         scaled=first.scaled or second.scaled,
         closure=first.closure or second.closure,
         create_graph=first.create_graph or second.create_graph,
-        keeps_graph=first.keeps_graph or second.keeps_graph,
     )
 
 
 def wider(first: Guard, second: Guard) -> Guard:
     """The guard of an act that is reached under two guards: the one that holds more often."""
     return min(first, second, key=lambda guard: (ORDER.index(guard.kind), guard.tests))
-
-
-# --- accumulation -------------------------------------------------------------------------------------------------
-
-
-def accumulation(
-    analysis: Analysis, loop: ast.AST, backwards: list[Event], updates: list[Event]
-) -> Accumulation | None:
-    """Gradients summed over several micro-batches: a step under ``% n``, or an inner loop around the backward."""
-    facts = analysis.facts
-    for update in updates:
-        guard = analysis.guards.guard(update, loop)
-        if guard.kind != "every_n":
-            continue
-        for condition in analysis.guards.conditions(update, loop):
-            if condition.test is None or analysis.guards.judge(condition, loop)[0] != "every_n":
-                continue
-            found = _count_expression(analysis, condition.test, condition.frames)
-            if found is None:
-                continue
-            count, frames = found
-            if any(_under(analysis, backward, condition.node, frames) for backward in backwards):
-                continue  # the backward stands under the same test: nothing is summed
-            module = condition.frames[-1].module
-            steps = _steps_argument(analysis, count, frames)
-            divisions = _divisions(analysis, backwards, count, frames, loop)
-            steps = _without_divisions(steps, divisions)
-            return Accumulation(steps, facts.places.site(condition.node, module), bool(divisions))
-    return _inner_loop(analysis, loop, backwards, updates)
-
-
-def _under(analysis: Analysis, backward: Event, node: ast.AST, frames: tuple[Frame, ...]) -> bool:
-    """Whether a backward lies in the body of the statement that guards the step."""
-    for frame in analysis.facts.frames(backward):
-        if frame.scope is frames[-1].scope and isinstance(node, ast.If):
-            return any(contains(each, frame.anchor, frame.module) for each in node.body)
-    return False
-
-
-def _count_expression(
-    analysis: Analysis, test: ast.expr, frames: tuple[Frame, ...]
-) -> tuple[ast.expr, tuple[Frame, ...]] | None:
-    """The ``n`` of ``(i + 1) % n == 0``, through a name that holds the test."""
-    for node in walk(test):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            return node.right, frames
-    for name in loads(test):
-        if isinstance(name, ast.Name):
-            passed = analysis.guards.passed_for(name, frames)
-            if passed is not None and not isinstance(passed, ast.Name):
-                return _count_expression(analysis, passed, frames[:-1])
-            for write in analysis.facts.bindings.writes(frames[-1].scope, name.id):
-                if isinstance(write, ast.Assign):
-                    for node in walk(write.value):
-                        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-                            return node.right, frames
-    return None
-
-
-def _steps_argument(analysis: Analysis, count: ast.expr, frames: tuple[Frame, ...]) -> Argument:
-    value = analysis.facts.evaluate(count, frames) or UNKNOWN
-    return argument_of(Passed(value, True, count), analysis.facts, analysis.reads, frames[-1].module)
-
-
-def _without_divisions(steps: Argument, divisions: tuple[Site, ...]) -> Argument:
-    """The argument without the reads that only divide the loss by it: they belong to the accumulation."""
-
-    def inside(read: Site, whole: Site) -> bool:
-        start, end = (whole.line, whole.column), (whole.end_line, whole.end_column)
-        return read.path == whole.path and start <= (read.line, read.column) <= end
-
-    kept = tuple(read for read in steps.reads if not any(inside(read, whole) for whole in divisions))
-    return replace(steps, reads=kept)
-
-
-def _divisions(
-    analysis: Analysis, backwards: list[Event], count: ast.expr, frames: tuple[Frame, ...], loop: ast.AST
-) -> tuple[Site, ...]:
-    """The divisions of the loss by the same value, in the functions that run the step."""
-    facts = analysis.facts
-    wanted = dotted(count) or ast.unparse(count)
-    last = wanted.rpartition(".")[2]
-    number = settled(facts.evaluate(count, frames))
-    found: set[Site] = set()
-    for backward in backwards:
-        for frame in facts.frames_within(backward, loop):
-            for node in walk(frame.scope):
-                divisor: ast.expr | None = None
-                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-                    divisor = node.right
-                elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
-                    divisor = node.value
-                if divisor is None:
-                    continue
-                text = dotted(divisor) or ast.unparse(divisor)
-                same = text == wanted or (
-                    frame.scope is not frames[-1].scope and text.rpartition(".")[2] == last and not last.isdigit()
-                )
-                if not same and isinstance(number, int) and isinstance(divisor, ast.Constant):
-                    same = divisor.value == number
-                if same and _feeds_loss(analysis, node, backward, frame):
-                    found.add(facts.places.site(node, frame.module))
-    return tuple(sorted(found))
-
-
-def _feeds_loss(analysis: Analysis, division: ast.AST, backward: Event, frame: Frame) -> bool:
-    """Whether a division makes (part of) what the backward starts from: by its own text, or through a name."""
-    places = analysis.facts.places
-    if contains(backward.node, division, frame.module):
-        return True
-    statement = places.statement(division, frame.module)
-    expression = loss_expression(analysis, backward) if frame.anchor is backward.node else frame.anchor
-    names = {dotted(each) for each in loads(expression)} if expression is not None else set()
-    if isinstance(statement, ast.AugAssign):
-        return dotted(statement.target) in names
-    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        return any(dotted(target) in names for target in targets)
-    return frame.anchor is not backward.node and isinstance(statement, ast.Return)
-
-
-def _inner_loop(analysis: Analysis, loop: ast.AST, backwards: list[Event], updates: list[Event]) -> Accumulation | None:
-    """``for micro_step in range(n)`` around the backward, the step after it."""
-    facts = analysis.facts
-    for backward in backwards:
-        inner = list(facts.loops(backward))
-        position = next((i for i, record in enumerate(inner) if record.node is loop), None)
-        if position is None or position + 1 >= len(inner):
-            continue
-        record = inner[position + 1]
-        if any(facts.inside(update, record.node) for update in updates):
-            continue
-        frames = facts.frames(backward)
-        depth = next(i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops))
-        site = facts.places.site(record.node, record.module)
-        node = record.node
-        if isinstance(node, (ast.For, ast.AsyncFor)) and isinstance(node.iter, ast.Call):
-            call = node.iter
-            if isinstance(call.func, ast.Name) and call.func.id == "range" and len(call.args) == 1:
-                count = call.args[0]
-                steps = _steps_argument(analysis, count, frames[: depth + 1])
-                divisions = _divisions(analysis, [backward], count, frames[: depth + 1], loop)
-                steps = _without_divisions(steps, divisions)
-                return Accumulation(steps, site, bool(divisions))
-        if isinstance(node, LOOPS):
-            return Accumulation(Argument("unknown"), site, False)
-    return None

@@ -2,20 +2,18 @@
 
 From the expression that a backward pass begins at, names are followed to what set them, and calls of models to what
 they were given. A model on that way that the next step does not update, and whose gradients are cleared before its own
-optimizer steps, is gone through in vain. That nothing else reads those gradients is left to a comparison, but where the
-whole program is seen to read none (``certain``).
+optimizer steps, is gone through in vain. That nothing else reads those gradients is left to a comparison of runs.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.reaching import readers
-from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Const, Instance, Made, Option, Tensor, Value, flatten, members
 from turbofix.domain.values import Sequence as Values
@@ -29,10 +27,9 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import ThrownAway
-from turbofix.training.objects import autocasts_around, outermost, parameter_owners
-from turbofix.training.steps.acts import concerned, is_model, optimizers_in
-from turbofix.training.steps.lost import Unread, parts
-from turbofix.training.steps.regions import loss_expression, no_grad
+from turbofix.training.objects import autocasts_around, outermost, parameter_owners, parts_of
+from turbofix.training.steps.acts import concerned, is_model, loss_expression, optimizers_in
+from turbofix.training.steps.regions import no_grad
 
 _CUTS = words(
     "detach detach_ item tolist numpy size dim numel argmax argmin shape data dtype device new_zeros new_ones"
@@ -212,48 +209,14 @@ class _Loop:
             over = {id(each): self._built(each, frozenset(one.given for one in cuts)) for each in cuts}
             gone = tuple(self.places.site(each.given, event.module) for each in cuts if over[id(each)] is None)
             why = "another backward pass goes through the same call, and needs them" if same is not None else None
-            several = next((each for each in cuts if self._is_several(each)), None)
-            if several is not None:
-                why = why or f"`{several.name}` gives several results: detach those that are handed on"
             ended = tuple(dict.fromkeys(each.name for each in cuts))
-            certain = not lost and all(self._is_certain(event, each, way, updated) for each in cuts)
             built = tuple(dict.fromkeys(each for each in over.values() if each is not None))
             gone = tuple(dict.fromkeys(gone))
-            yield ThrownAway(site, names, gone, ended, tuple(cleared), why, kept=kept, certain=certain, built=built)
+            yield ThrownAway(site, names, gone, ended, tuple(cleared), why, kept=kept, built=built)
         elif kept:
-            named = {one for each in way.passes for one in each.models & updated}
-            rest = {key: each for key, each in self.unread.models.items() if key not in named}
-            certain = not updated & rest.keys() and self._is_unread(event, rest.values()) and all(self.owned.values())
-            yield ThrownAway(site, (), (), models, tuple(cleared), kept=kept, certain=certain)
+            yield ThrownAway(site, (), (), models, tuple(cleared), kept=kept)
         elif way.cut:
             yield ThrownAway(site, tuple(dict.fromkeys(way.cut)), (), (), done=True)
-
-    def _is_several(self, each: _Pass) -> bool:
-        """Whether what would be detached is a tuple of results."""
-        forwards = [one for one in self.facts.at(each.call) if one.kind == "forward"]
-        return each.given is each.call and any(type(one) is Values for f in forwards for one in members(f.result))
-
-    def _is_unread(self, event: Event, models: Iterable[Value]) -> bool:
-        """Whether the gradients that a backward pass gives these models are certainly read by nobody."""
-        return self.unread.known and all(self.unread.is_lost(each, event) for each in models)
-
-    @property
-    def unread(self) -> Unread:
-        """What the program reads of gradients."""
-        return self.analysis.once("unread gradients", lambda: Unread(self.analysis))
-
-    def _is_certain(self, event: Event, each: _Pass, way: _Way, updated: frozenset[int]) -> bool:
-        """Whether a backward pass may certainly end where a model's result is handed on."""
-        models = [way.called[one] for one in each.models]
-        if not self._is_unread(event, models) or not self.unread.has_penalties_of_inputs():
-            return False
-        learning = frozenset[int]().union(*(parts(one) for key, one in way.called.items() if key in updated))
-        if any(parts(one) & learning for one in models):
-            return False
-        forwards = [one for one in self.facts.at(each.call) if one.kind == "forward"]
-        passed = [one for forward in forwards for one in (forward.arguments.values() if forward.arguments else ())]
-        given = [one for value in passed for one in tensors_in(value)]
-        return way.is_plainly(each) and not any("output" in one.roles and not one.detached for one in given)
 
     def _kept(self, event: Event, way: _Way, updated: frozenset[int]) -> tuple[str, ...]:
         """The models whose gradients are wanted, as they are called in the function of the backward pass."""
@@ -325,24 +288,7 @@ class _Way:
         self.places = analysis.facts.places
         self.passes: list[_Pass] = []
         self.cut: list[str] = []  # what is detached
-        self.called: dict[int, Value] = {}
         self._seen: set[tuple[int, int]] = set()
-
-    def is_plainly(self, each: _Pass) -> bool:
-        """Whether what a model's result is handed on by is that result, always."""
-        node: ast.expr = each.given
-        if isinstance(node, ast.Name):
-            made = self._definitions(node, node.id)
-            if len(made) != 1:
-                return False
-            around = set(map(id, self.places.ancestors(node, self.module)))
-            statement = self.places.parent(made[0], self.module)
-            if not isinstance(statement, ast.Assign) or id(self.places.parent(statement, self.module)) not in around:
-                return False
-            node = made[0]
-        while node is not each.call and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            node = node.func.value
-        return node is each.call
 
     def follow(self, node: ast.AST, to: _Pass | None, given: ast.expr | None, depth: int) -> None:
         """What an expression was computed by; ``given`` is the part of the argument of ``to`` that it came by."""
@@ -381,7 +327,6 @@ class _Way:
                 handed = (given or node) if to is not None else node
                 found = _Pass(node, frozenset(map(id, models)), to, handed, owner or func)
                 self.passes.append(found)
-                self.called.update((id(each), each) for each in models)
                 for each in (*node.args, *(keyword.value for keyword in node.keywords)):
                     self.follow(each, found, None, depth + 1)
                 return
@@ -471,3 +416,8 @@ def _owners(optimizer: Value) -> frozenset[int]:
 def _short(node: ast.AST) -> str:
     names = [each.id for each in walk(node) if isinstance(each, ast.Name)] if isinstance(node, ast.Call) else []
     return ast.unparse(node) if len(names) < len("several") else f"{names[0]}(...)"
+
+
+def parts(model: Value) -> frozenset[int]:
+    """The identities of a model and all that it is made of."""
+    return frozenset(map(id, parts_of(model)))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from turbofix.dataflow.facts import Frame
-from turbofix.dataflow.provenance import reads_in
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import (
@@ -21,25 +19,20 @@ from turbofix.domain.values import (
     Value,
     members,
 )
-from turbofix.library import tables as libraries
 from turbofix.library.tables import NO_MIXING, is_sigmoid, unfit_for_half, widened_operands
 from turbofix.records import dataclass
-from turbofix.source.names import targets
-from turbofix.source.nodes import walk
-from turbofix.source.places import COMPREHENSIONS
 from turbofix.source.site import Site
 from turbofix.training.model import Called, Loss, Region
 from turbofix.training.objects import models_in
-from turbofix.training.steps.regions import loss_expression, no_grad
+from turbofix.training.steps.acts import loss_expression
+from turbofix.training.steps.regions import no_grad
 
 
 def loss_of(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Loss:
     """The criteria whose values the backward passes start from: all that an option chooses among."""
     facts = analysis.facts
     called = [event for event in events if event.kind == "criterion" and not no_grad(event)]
-    flow = Flow(analysis, backwards)
-    # where the flow of none is seen (through an object, a closure), what is called with a graph is the loss
-    criteria = _criteria(analysis, [event for event in called if flow.reaches(event)] or called)
+    criteria = _criteria(analysis, called)
     if not criteria:  # the model computes its own loss, and its code was followed for another call of it
         criteria = _criteria(analysis, [each for each in inside_models(analysis, events) if each.kind == "criterion"])
     certainty = "unknown"
@@ -61,20 +54,12 @@ def loss_of(analysis: Analysis, backwards: list[Event], events: list[Event]) -> 
         certainty,  # type: ignore[arg-type]
         tuple(name for _, name in ordered),
         text,
-        bool(ordered)
-        and all(criteria[key] for key in ordered)
-        and all(_is_one_criterion(analysis, backward, events) for backward in backwards),
     )
 
 
-def _criteria(analysis: Analysis, events: Iterable[Event]) -> dict[tuple[Site, str], bool]:
-    """The places and names of criteria, and whether they are plain on every path."""
-    found: dict[tuple[Site, str], bool] = {}
-    for event in events:
-        for name in _criterion_names(event):
-            key = analysis.facts.site(event), name
-            found[key] = found.get(key, True) and _is_plain(event)
-    return found
+def _criteria(analysis: Analysis, events: Iterable[Event]) -> set[tuple[Site, str]]:
+    """The places and names of criteria."""
+    return {(analysis.facts.site(event), name) for event in events for name in _criterion_names(event)}
 
 
 def _chooses_unknown(analysis: Analysis, events: Iterable[Event], criteria: set[Site]) -> bool:
@@ -101,54 +86,6 @@ def inside_models(analysis: Analysis, events: list[Event]) -> list[Event]:
     return [event for event in inside if event.kind in ("criterion", "call", "forward")]
 
 
-def _is_one_criterion(analysis: Analysis, backward: Event, events: list[Event]) -> bool:
-    """Whether a backward starts from the value of one criterion, at most divided: nothing else is added to it.
-
-    It may be what a function of the program gives back, which is looked into.
-    """
-    facts = analysis.facts
-    called = {
-        id(frame.call): frame
-        for event in events
-        if event.kind == "criterion"
-        for frame in facts.frames(event)
-        if frame.call is not None
-    }
-    criteria = {id(event.node) for event in events if event.kind == "criterion"}
-    expression = loss_expression(analysis, backward)
-    waiting = [(expression, backward.module)] if expression is not None else []
-    seen: set[int] = set()
-    while waiting:
-        node, module = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            waiting.append((node.left, module))
-        elif isinstance(node, ast.Name):
-            owner = facts.bindings.owner(node.id, node, module)
-            for write in facts.bindings.writes(owner, node.id):
-                if isinstance(write, ast.Assign) and isinstance(write.targets[0], ast.Name):
-                    waiting.append((write.value, module))
-                elif not (isinstance(write, ast.AugAssign) and isinstance(write.op, ast.Div)):
-                    return False
-        elif id(node) not in criteria:
-            given = _given_back(called[id(node)]) if id(node) in called else []
-            if not given:
-                return False
-            waiting += [(each, called[id(node)].module) for each in given]
-    return bool(seen)
-
-
-def _given_back(frame: Frame) -> list[ast.expr]:
-    """What a function returns, wherever it does; empty where a decorator may change it, or it may return nothing."""
-    if not isinstance(frame.scope, ast.FunctionDef) or frame.scope.decorator_list:
-        return []
-    returned = [each.value for each in walk(frame.scope) if isinstance(each, ast.Return)]
-    known = [each for each in returned if each is not None]
-    return known if len(known) == len(returned) else []
-
-
 def _criterion_names(event: Event) -> Iterator[str]:
     found = False
     for member in members(event.receiver):
@@ -161,158 +98,6 @@ def _criterion_names(event: Event) -> Iterator[str]:
         found = True
     if not found:
         yield event.name or "unknown"
-
-
-def _is_plain(event: Event) -> bool:
-    """Whether a criterion was seen to be given neither weights nor an index to ignore."""
-    arguments, most = event.arguments, 2
-    for member in members(event.receiver):
-        if isinstance(member, Made):
-            arguments, most = member.arguments, 0
-        elif not isinstance(member, External):
-            return False
-    if arguments is None or arguments.open or arguments.star or len(arguments.positions) > most:
-        return False
-    return not arguments.keywords.keys() & {"weight", "ignore_index", "pos_weight"}
-
-
-# --- the flow of a value to a backward --------------------------------------------------------------------------------
-
-_CUTTING = frozenset({"item", "detach", "tolist", "numpy", "data", "shape", "size", "dtype", "device", "requires_grad"})
-"""Attributes and methods of a tensor whose value no gradient goes through."""
-_READING = frozenset({"float", "int", "str", "bool", "repr", "round", "len", "print", "format", "isinstance"})
-_KEEPING = frozenset({"append", "extend", "add", "insert", "put", "appendleft", "push", "setdefault", "update"})
-_DEEPEST = 40
-
-
-class Flow:
-    """Whether values reach the backward passes of a step, by names alone: where that is not plain, they do."""
-
-    def __init__(self, analysis: Analysis, backwards: Iterable[Event]) -> None:
-        self._analysis = analysis
-        self._anchors = {id(frame.anchor) for each in backwards for frame in analysis.facts.frames(each)}
-        self._holding: dict[int, bool] = {}
-
-    def reaches(self, event: Event) -> bool:
-        """Whether the value of the call at an event does."""
-        frames = self._analysis.facts.frames(event)
-        return not frames or self._reaches(event.node, frames, set())
-
-    def _reaches(self, node: ast.AST, frames: tuple[Frame, ...], seen: set[tuple[int, int]]) -> bool:
-        """Whether the value of an expression in the innermost frame does; ``seen`` are those that were followed."""
-        key = (id(node), len(frames))
-        if key in seen:
-            return False
-        seen.add(key)
-        if len(seen) > _DEEPEST * 10:
-            return True
-        places, module = self._analysis.facts.places, frames[-1].module
-        current = inner = node
-        for _ in range(_DEEPEST):
-            parent = places.parent(current, module)
-            if parent is None or isinstance(parent, (ast.Lambda, ast.Yield, ast.YieldFrom)):
-                return True
-            if isinstance(parent, ast.stmt):
-                return self._ends(inner, parent, frames, seen)
-            if isinstance(parent, (ast.Compare, ast.FormattedValue)) or (
-                isinstance(parent, ast.Attribute) and parent.attr in _CUTTING
-            ):
-                return False
-            if isinstance(parent, ast.IfExp) and current is parent.test:
-                return False
-            called = parent.func if isinstance(parent, ast.Call) else None
-            if isinstance(called, ast.Name) and called is not current and called.id in _READING:
-                return False
-            given = targets(parent.target) if isinstance(parent, (ast.comprehension, ast.NamedExpr)) else ()
-            if self._named(given, frames, seen):
-                return True
-            if not isinstance(parent, (ast.Tuple, ast.List)):
-                inner = parent
-            current = parent
-        return True
-
-    def _ends(self, node: ast.AST, statement: ast.stmt, frames: tuple[Frame, ...], seen: set[tuple[int, int]]) -> bool:
-        """Whether a value does that a statement takes."""
-        if self._holds_backward(statement):
-            return True
-        if isinstance(statement, ast.Return):
-            call = frames[-1].call
-            return call is None or len(frames) < 2 or self._reaches(call, frames[:-1], seen)
-        if isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                if self._named(_taking(target, statement.value, node), frames, seen):
-                    return True
-            return False
-        if isinstance(statement, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor)):
-            return self._named(targets(statement.target), frames, seen)
-        if isinstance(statement, ast.Expr):
-            return self._called(statement.value, frames, seen)
-        return not isinstance(statement, (ast.If, ast.While, ast.Assert, ast.Delete, ast.Raise))
-
-    def _holds_backward(self, statement: ast.stmt) -> bool:
-        """Whether a backward pass happens in a simple statement, or in what it calls."""
-        known = self._holding.get(id(statement))
-        if known is None:
-            simple = not hasattr(statement, "body")
-            known = simple and any(id(each) in self._anchors for each in ast.walk(statement))
-            self._holding[id(statement)] = known
-        return known
-
-    def _called(self, value: ast.expr, frames: tuple[Frame, ...], seen: set[tuple[int, int]]) -> bool:
-        """Whether what a call may keep does: ``losses.append(loss)``, ``collect(losses, loss)``."""
-        if not isinstance(value, ast.Call):
-            return not isinstance(value, (ast.Constant, ast.Name))
-        kept: list[ast.expr] = [each for each in value.args if isinstance(each, ast.Name)]
-        if isinstance(value.func, ast.Attribute):
-            if value.func.attr in libraries.SHOWING_METHODS:
-                return False
-            root = _root(value.func.value)
-            if isinstance(root, ast.Name) and root is value.func.value:
-                kept.append(root)
-            elif value.func.attr in _KEEPING:
-                return True
-        return self._named(kept, frames, seen)
-
-    def _named(self, found: Iterable[ast.expr], frames: tuple[Frame, ...], seen: set[tuple[int, int]]) -> bool:
-        """Whether what is given to these targets does."""
-        return any(self._read(target, frames, seen) for target in found)
-
-    def _read(self, target: ast.expr, frames: tuple[Frame, ...], seen: set[tuple[int, int]]) -> bool:
-        name = _root(target) if isinstance(target, (ast.Subscript, ast.Starred)) else target
-        if not isinstance(name, ast.Name):
-            return True  # an attribute of an object, that any method may read
-        facts, module = self._analysis.facts, frames[-1].module
-        owner = facts.bindings.owner(name.id, name, module)
-        if owner is not frames[-1].scope and not isinstance(owner, COMPREHENSIONS):
-            return True
-        for read in reads_in(module.tree).names.get(name.id, ()):
-            if facts.bindings.owner(name.id, read, module) is not owner:
-                continue
-            if not isinstance(owner, COMPREHENSIONS) and facts.places.scope(read, module) is not frames[-1].scope:
-                return True  # captured
-            if self._reaches(read, frames, seen):
-                return True
-        return False
-
-
-def _root(node: ast.expr) -> ast.expr:
-    while isinstance(node, (ast.Subscript, ast.Starred)):
-        node = node.value
-    return node
-
-
-def _taking(target: ast.expr, value: ast.expr, node: ast.AST) -> list[ast.expr]:
-    """The targets that take a part of a statement's value: in ``a, b = x, y``, the one in its place."""
-    if (
-        isinstance(target, (ast.Tuple, ast.List))
-        and isinstance(value, (ast.Tuple, ast.List))
-        and len(target.elts) == len(value.elts)
-        and not any(isinstance(each, ast.Starred) for each in (*target.elts, *value.elts))
-    ):
-        pairs = zip(target.elts, value.elts, strict=True)
-        found = [single for single, item in pairs if item is node]
-        return [each for single in found for each in targets(single)] or list(targets(target))
-    return list(targets(target))
 
 
 # --- what forward passes call ---------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Made, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
-from turbofix.source.answers import every
+from turbofix.regex import regex
 from turbofix.source.names import dotted, loads
 from turbofix.source.nodes import children, walk
 from turbofix.source.places import FUNCTIONS, LOOPS
@@ -31,6 +31,11 @@ class _Unknown(Exception):  # noqa: N818  (an outcome)
 FALLING = words("StepLR MultiStepLR ExponentialLR CosineAnnealingLR ReduceLROnPlateau PolynomialLR MultiplicativeLR")
 """Schedules of torch that begin at the full rate, and multiply whatever the rate is."""
 
+_SETS = regex(
+    r"\[[\"']lr[\"']\]\s*[-+*/]?=(?!=)"
+    r"|\.param_groups\b(?!\s*\[[^\]]*\]\s*\[[^\]]*\](?!\s*[-+*/]?=(?!=))|\s*[\])])"
+)
+"""What sets a rate by hand, or may: groups that are asked for a value, or in a comprehension, are only read."""
 _WARM = re.compile(r"warm_?-?up|OneCycle", re.IGNORECASE)
 
 
@@ -51,29 +56,13 @@ def _schedule(analysis: Analysis) -> Literal["no", "falling", "other"]:
     facts, modules = analysis.facts, analysis.execution.modules.values()
     made = [each for event in (*facts.of("make"), *facts.dead) for each in members(event.result)]
     schedulers = [each for each in made if isinstance(each, Made) and each.kind == "scheduler"]
-    for module in modules:
-        for each in every(ast.Subscript, module.tree) if "lr" in module.text else ():
-            is_rate = isinstance(each.slice, ast.Constant) and each.slice.value == "lr"
-            if is_rate and not isinstance(each.ctx, ast.Load):
-                return "other"
-        for groups in every(ast.Attribute, module.tree) if "param_groups" in module.text else ():
-            if groups.attr == "param_groups" and not _is_only_read(analysis, groups, module):
-                return "other"
+    if any(_SETS.search(module.text) for module in modules):
+        return "other"
     if not schedulers:
         stepped = any(stepper(event.receiver) == "scheduler" for event in facts.of("step"))
         return "other" if stepped or any("lr_scheduler" in module.text for module in modules) else "no"
     falling = all(each.qualname.rpartition(".")[2] in FALLING for each in schedulers)
     return "falling" if falling and not any(_WARM.search(module.text) for module in modules) else "other"
-
-
-def _is_only_read(analysis: Analysis, groups: ast.Attribute, module: ModuleFile) -> bool:
-    """Whether an optimizer's groups are asked for a value, as ``optimizer.param_groups[0]["lr"]``, and go nowhere."""
-    places = analysis.facts.places
-    parent = places.parent(groups, module)
-    outer = places.parent(parent, module) if isinstance(parent, ast.Subscript) else None
-    return isinstance(parent, ast.comprehension) or (
-        isinstance(outer, ast.Subscript) and outer.value is parent and isinstance(outer.ctx, ast.Load)
-    )
 
 
 def _planned(analysis: Analysis, record: LoopRecord, updates: list[Event]) -> Planned:

@@ -14,7 +14,7 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Control, Event
-from turbofix.domain.values import Const, External, Instance, Made, ModuleValue, Sequence, Tensor, Value, members
+from turbofix.domain.values import Const, External, Made, Sequence, Tensor, Value, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import is_product, unfit_for_half
 from turbofix.records import dataclass
@@ -22,11 +22,9 @@ from turbofix.source.names import dotted, loaded, reads_of, stored, walk_here
 from turbofix.source.places import LOOPS, blocks, contains, number_in
 from turbofix.source.site import Site
 from turbofix.training.model import Output, Region
+from turbofix.training.steps.acts import is_update, loss_expression
 
 _LOGARITHMS = frozenset(("log", "log2", "log10", "log1p", "logit"))
-_AT_TIMES = (ast.Lambda, ast.IfExp, ast.BoolOp, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
-"""Expressions whose parts are computed as often as something else says."""
-
 _MUTATING = {"append", "extend", "insert", "add", "update", "add_", "mul_", "div_", "sub_"}
 
 
@@ -68,31 +66,6 @@ def anchors(analysis: Analysis, events: Iterable[Event], frames: tuple[Frame, ..
         if passes:
             found.append((analysis.facts.frames(event)[len(frames) - 1].anchor, event))
     return found
-
-
-def loss_expression(analysis: Analysis, event: Event) -> ast.expr | None:
-    """The expression that a backward starts from: ``loss`` in ``scaler.scale(loss).backward()``."""
-    node = event.node
-    if not isinstance(node, ast.Call):
-        return None
-    first = node.args[0] if node.args else None
-    if not isinstance(node.func, ast.Attribute) or node.func.attr not in ("backward", "manual_backward"):
-        return first
-    base = node.func.value
-    if isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr == "scale" and base.args:
-        return base.args[0]
-    if first is not None and (event.name == "torch.autograd.backward" or _passes_loss(analysis, event, base)):
-        return first
-    return base
-
-
-def _passes_loss(analysis: Analysis, event: Event, base: ast.expr) -> bool:
-    """Whether the loss is the argument (``accelerator.backward(loss)``), not what ``backward`` is called on."""
-    passed = event.arguments.positions[0].value if event.arguments and event.arguments.positions else None
-    if passed is not None and passed is event.receiver:
-        return True
-    owner = members(analysis.facts.evaluate(base, analysis.facts.frames(event)))
-    return any(isinstance(member, (External, ModuleValue, Made, Instance)) for member in owner)
 
 
 def forward_region(analysis: Analysis, backward: Event, loop: ast.AST, events: list[Event]) -> Region | None:
@@ -335,7 +308,6 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
             imaginary |= any("complex" in tensor.roles for tensor in tensors_in(given))
     complete = complete and not (imaginary and outputs)  # `.float()` would drop what is imaginary
     loss = members(backward.receiver) if backward is not None else ()
-    both = [statements[index] for index in sorted(calling & judging)]
     return replace(
         region,
         half=logarithms or any(isinstance(member, Tensor) and member.half for member in loss),
@@ -345,7 +317,7 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
         criteria_hidden=tuple(sorted({name for name, index in criteria if index < 0})),
         calls_end=places.site(statements[last], module) if last >= 0 else None,
         calling=tuple(places.site(statements[index], module) for index in sorted(calling)),
-        lifted=_lifted(analysis, both, outputs, module) if complete else None,
+        mixed=bool(calling & judging),
         outputs=tuple(outputs) if complete else None,
         idle=tuple(
             places.site(statement, module)
@@ -359,34 +331,6 @@ def _is_apart(analysis: Analysis, node: ast.AST, event: Event, span: Span) -> bo
     """Whether a function that the step calls takes a gradient: a penalty, which stays in 32 bits with its own calls."""
     inside = event.kind != "autograd_grad" or in_model(analysis, event, len(span.frames))
     return node is not event.node and not inside
-
-
-def _lifted(
-    analysis: Analysis, statements: list[ast.stmt], outputs: list[Output], module: ModuleFile
-) -> tuple[Output, ...] | None:
-    """What models give inside of some statements, by the outermost calls; None unless each is made once, and always."""
-    places = analysis.facts.places
-    found: list[Output] = []
-    for statement in statements:
-        here = {each.call: each for each in outputs if each.statement == places.site(statement, module)}
-        own: list[Output] = []
-        waiting: list[ast.AST] = [statement.value] if isinstance(statement, (ast.Assign, ast.Expr)) else []
-        while waiting:
-            node = waiting.pop(0)
-            output = here.get(places.site(node, module)) if isinstance(node, ast.Call) else None
-            if output is not None:
-                own.append(output)
-            elif not isinstance(node, _AT_TIMES):
-                waiting += ast.iter_child_nodes(node)
-        if not own or {each for each in here if any(_holds(one.call, each) for one in own)} != here.keys():
-            return None
-        found += own
-    return tuple(found) if not any(each.names for each in found) else None
-
-
-def _holds(outer: Site, inner: Site) -> bool:
-    start, end = (outer.line, outer.column), (outer.end_line, outer.end_column)
-    return start <= (inner.line, inner.column) and (inner.end_line, inner.end_column) <= end
 
 
 def _is_logarithm(event: Event) -> bool:
@@ -475,13 +419,6 @@ def _leaving(statements: list[ast.stmt]) -> list[str]:
     yielding = (ast.Yield, ast.YieldFrom, ast.Await)
     nodes = (node for statement in statements for node in walk_here(statement))
     return ["it yields from inside the forward pass"] if any(isinstance(each, yielding) for each in nodes) else []
-
-
-def is_update(event: Event) -> bool:
-    """Whether a ``step`` event may be an optimizer's (not a scheduler's or an environment's)."""
-    from turbofix.training.steps.acts import stepper
-
-    return stepper(event.receiver) not in ("scheduler", "environment")
 
 
 def evaluation_region(analysis: Analysis, loop: ast.AST, events: list[Event]) -> Region | None:

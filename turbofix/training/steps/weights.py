@@ -15,13 +15,20 @@ from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Made, Opaque, Tensor, Value, flatten, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.regex import regex
-from turbofix.source.names import dotted, loads, parameters
+from turbofix.source.names import dotted, loads
 from turbofix.source.wording import Wording
 from turbofix.training.model import Weights
 from turbofix.training.objects import models_in, parameter_owners
 from turbofix.training.steps.acts import concerned, optimizers_in
 
 _HOOKS = Wording(("register_",), regex(r"\bregister_(full_)?(backward_)?(post_accumulate_grad_)?hook\b"))
+_ALL = regex(
+    r"(?:list\(|tuple\()?[\w.]+\.parameters\(\)\)?"
+    r"|filter\(lambda (\w+): \1\.requires_grad, [\w.]+\.parameters\(\)\)"
+    r"|[(\[](\w+) for (?:\2 in [\w.]+\.parameters|\w+, \2 in [\w.]+\.named_parameters)\(\)"
+    r"(?: if \2\.requires_grad)?[)\]]"
+)
+"""All parameters of a model, or those of them that are trained."""
 _LOADING = regex(r"\.load_state_dict$")
 
 
@@ -124,67 +131,11 @@ def _handler(updates: list[Event], training: list[Event], optimizer: Made, owner
 # --- all parameters of a model ----------------------------------------------------------------------------------------
 
 
-def is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 3, *, groups: bool = False) -> bool:
-    """Whether an optimizer's first argument is all that a model has to train, perhaps in ``groups``."""
-    if depth < 0:
-        return False
-    if isinstance(node, ast.Name):
+def is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 3) -> bool:
+    """Whether an optimizer's first argument is all that a model has to train."""
+    if isinstance(node, ast.Name) and depth:
         owner = analysis.facts.bindings.owner(node.id, node, module)
         writes = analysis.facts.bindings.writes(owner, node.id)
         (write,) = writes if len(writes) == 1 else (None,)
-        return isinstance(write, ast.Assign) and is_all(analysis, write.value, module, depth - 1, groups=groups)
-    if _of_parameters(node, "parameters"):
-        return True
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        if node.func.id in ("list", "tuple") and len(node.args) == 1:
-            return is_all(analysis, node.args[0], module, depth - 1)
-        if node.func.id == "filter" and len(node.args) == 2 and isinstance(node.args[0], ast.Lambda):
-            test, given = node.args[0].body, parameters(node.args[0])
-            asks = len(given) == 1 and asks_for_gradients(test, given[0].arg)
-            return asks and _of_parameters(node.args[1], "parameters")
-        return False
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-        conditions = _conditions(node)
-        return conditions is not None and all(asks_for_gradients(each, dotted(node.elt) or "") for each in conditions)
-    if not groups or not isinstance(node, ast.List):
-        return False
-    fields = [each for each in node.elts if isinstance(each, ast.Dict)]
-    pairs = [pair for each in fields for pair in zip(each.keys, each.values, strict=True)]
-    params = [value for key, value in pairs if getattr(key, "value", None) == "params"]
-    return len(params) == len(node.elts) and all(
-        _conditions(each) is not None
-        if isinstance(each, (ast.ListComp, ast.GeneratorExp))
-        else is_all(analysis, each, module, depth - 1)
-        for each in params
-    )
-
-
-def _conditions(node: ast.ListComp | ast.GeneratorExp) -> list[ast.expr] | None:
-    """The tests of a comprehension that picks parameters of one model; None for any other."""
-    (generator,) = node.generators if len(node.generators) == 1 else (None,)
-    if generator is None or not isinstance(node.elt, ast.Name):
-        return None
-    target = generator.target
-    if _of_parameters(generator.iter, "named_parameters"):
-        if not (isinstance(target, ast.Tuple) and len(target.elts) == 2 and dotted(target.elts[1]) == node.elt.id):
-            return None
-    elif not _of_parameters(generator.iter, "parameters") or dotted(target) != node.elt.id:
-        return None
-    return [
-        part
-        for test in generator.ifs
-        for part in (test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test])
-    ]
-
-
-def _of_parameters(node: ast.AST, method: str) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == method
-        and not (node.args or node.keywords)
-    )
-
-
-def asks_for_gradients(test: ast.expr, parameter: str) -> bool:
-    return dotted(test) == f"{parameter}.requires_grad"
+        return isinstance(write, ast.Assign) and is_all(analysis, write.value, module, depth - 1)
+    return _ALL.fullmatch(ast.unparse(node)) is not None
