@@ -56,15 +56,16 @@ def entries(file: Path) -> Iterator[tuple[str, str]]:
 @cache
 def row_folders() -> tuple[Path, ...]:
     """The folders ``rows`` of the packs of others, with tables that are read after ours."""
-    found: list[Path] = []
-    for package in installed_packs():
-        if package != OURS:
-            from importlib.util import find_spec
+    return tuple(folder for package in installed_packs() if package != OURS for folder in row_folders_of(package))
 
-            try:
-                spec = find_spec(package)
-            except (ImportError, ValueError):  # the registry says what is wrong with it
-                continue
-            places = (spec.submodule_search_locations if spec is not None else None) or ()
-            found += [Path(place, "rows") for place in places if Path(place, "rows").is_dir()]
-    return tuple(found)
+
+def row_folders_of(package: str) -> list[Path]:
+    """The folders ``rows`` of one pack, which is not imported for it."""
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):  # the registry says what is wrong with it
+        return []
+    places = (spec.submodule_search_locations if spec is not None else None) or ()
+    return [Path(place, "rows") for place in places if Path(place, "rows").is_dir()]

@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Iterable, Sequence
 
 from turbofix.codemod import GROUPS, Codemod
-from turbofix.packs import ENTRY_POINTS, installed_packs
+from turbofix.packs import ENTRY_POINTS, installed_packs, row_folders_of
 
 
 class PackError(Exception):
@@ -32,7 +32,7 @@ def load() -> tuple[Codemod, ...]:
         )
     for package in packages:
         pack = list(load_pack(package))
-        if not pack:
+        if not pack and not row_folders_of(package):
             raise PackError(f"the codemod pack {package!r} is empty; reinstall the package that brings it")
         for codemod in pack:
             other = found.get(codemod.name)

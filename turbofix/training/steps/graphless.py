@@ -12,7 +12,7 @@ from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Bound, Class, Function, Instance, Made, Namespace, Value, members
 from turbofix.interpreter.execution import ModuleFile
-from turbofix.library.tables import words
+from turbofix.library.rows import cuts_graph
 from turbofix.source.answers import every
 from turbofix.source.names import walk_here
 from turbofix.source.nodes import walk
@@ -38,8 +38,6 @@ _ASKING_LIBRARIES = (
 LEFT_TO_RUNS = frozenset({"library", "handed", "retained", "kept", "cached"})
 """Reasons for which a graph may be needed and mostly is not: a run that needs one ends, or learns differently."""
 PLAIN = frozenset({"float", "int", "len", "str", "bool", "round"})
-CUTTING = words("detach item tolist numpy argmax argmin argsort eq ne gt ge lt le")
-"""Methods, and functions of torch, whose result has no graph."""
 KEEPING = frozenset({"append", "extend", "add", "update", "insert", "put", "setdefault", "appendleft"})
 
 
@@ -349,7 +347,7 @@ def _comes_from(value: ast.AST, sources: set[int], names: set[str]) -> bool:
     """Whether an expression holds one of some nodes or names, and does not cut it off from its graph."""
     if isinstance(value, ast.Call):
         name = getattr(value.func, "id", None) or getattr(value.func, "attr", None)
-        if name in (PLAIN if isinstance(value.func, ast.Name) else CUTTING):
+        if name in PLAIN if isinstance(value.func, ast.Name) else cuts_graph(name):
             return False
     if id(value) in sources or (isinstance(value, ast.Name) and value.id in names):
         return True
@@ -387,7 +385,7 @@ def _may_be_tensor(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]
         if any(event.kind == "sync" for event in analysis.facts.at(node)):
             return False
         name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
-        if name in (PLAIN if isinstance(node.func, ast.Name) else CUTTING):
+        if name in PLAIN if isinstance(node.func, ast.Name) else cuts_graph(name):
             called = members(analysis.facts.evaluate(node.func, frames))
             if not any(isinstance(each, (Function, Bound, Class)) for each in called):
                 return False

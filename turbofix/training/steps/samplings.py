@@ -32,6 +32,7 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
+from turbofix.library.rows import cuts_graph
 from turbofix.regex import regex
 from turbofix.source.answers import every, parents_in
 from turbofix.source.names import dotted, parameters, targets
@@ -42,7 +43,6 @@ from turbofix.training.objects import autocasts_around, model_sites, outermost
 from turbofix.training.steps import graphless
 from turbofix.training.steps.acts import is_model
 from turbofix.training.steps.graphless import (
-    CUTTING,
     KEEPING,
     PLAIN,
     asks,
@@ -361,7 +361,7 @@ class _Search:
         name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
         if self._is_own_code(node.func, frames):
             return False
-        if name in (PLAIN - {"round"} if isinstance(node.func, ast.Name) else CUTTING):
+        if name in PLAIN - {"round"} if isinstance(node.func, ast.Name) else cuts_graph(name):
             return True
         inner = node.func.value if isinstance(node.func, ast.Attribute) else None
         cut = isinstance(inner, ast.Call) and self._is_cut(inner, frames, depth - 1)
