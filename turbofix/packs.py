@@ -12,6 +12,7 @@ ENTRY_POINTS = "turbofix.codemods"
 OURS = "turbofix_codemods"
 
 
+@cache
 def installed_packs() -> tuple[str, ...]:
     """The packages that offer the entry point, by the name of their entry.
 
