@@ -347,7 +347,7 @@ def _comes_from(value: ast.AST, sources: set[int], names: set[str]) -> bool:
     """Whether an expression holds one of some nodes or names, and does not cut it off from its graph."""
     if isinstance(value, ast.Call):
         name = getattr(value.func, "id", None) or getattr(value.func, "attr", None)
-        if name in PLAIN if isinstance(value.func, ast.Name) else cuts_graph(name):
+        if name in PLAIN if isinstance(value.func, ast.Name) else cuts_graph(name or ""):
             return False
     if id(value) in sources or (isinstance(value, ast.Name) and value.id in names):
         return True
@@ -385,7 +385,7 @@ def _may_be_tensor(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]
         if any(event.kind == "sync" for event in analysis.facts.at(node)):
             return False
         name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
-        if name in PLAIN if isinstance(node.func, ast.Name) else cuts_graph(name):
+        if name in PLAIN if isinstance(node.func, ast.Name) else cuts_graph(name or ""):
             called = members(analysis.facts.evaluate(node.func, frames))
             if not any(isinstance(each, (Function, Bound, Class)) for each in called):
                 return False

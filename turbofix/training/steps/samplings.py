@@ -361,7 +361,7 @@ class _Search:
         name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
         if self._is_own_code(node.func, frames):
             return False
-        if name in PLAIN - {"round"} if isinstance(node.func, ast.Name) else cuts_graph(name):
+        if name in PLAIN - {"round"} if isinstance(node.func, ast.Name) else cuts_graph(name or ""):
             return True
         inner = node.func.value if isinstance(node.func, ast.Attribute) else None
         cut = isinstance(inner, ast.Call) and self._is_cut(inner, frames, depth - 1)
