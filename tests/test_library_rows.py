@@ -1,5 +1,6 @@
 """The tables of what libraries do: generated from torch as it is installed, and by hand."""
 
+import ast
 import importlib
 import os
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from turbofix import packs
 from turbofix.library import rows, tables
+from turbofix.training.steps import graphless
 
 LIBRARY = Path(tables.__file__).parent
 COLUMNS = {
@@ -164,6 +166,11 @@ def test_what_the_analysis_asks_of_rows() -> None:
     assert rows.is_sized_by_data("nonzero") and not rows.is_sized_by_data("repeat_interleave")
     assert tables.is_product("torch.matmul") and tables.is_widened("Tensor.softmax")
     assert not tables.precision_of("torch.tensordot", half=False)
+
+
+def test_a_call_of_what_has_no_name_is_in_no_row() -> None:
+    call = ast.parse("make(model)(x)", mode="eval").body
+    assert not graphless._comes_from(call, set(), set())
 
 
 PACK = """
