@@ -1518,15 +1518,8 @@ def test_canonical_names_and_kinds() -> None:
     assert found == cases
 
 
-def test_the_tables_agree_with_torch() -> None:
+def test_what_a_star_brings_is_in_torch() -> None:
     torch = pytest.importorskip("torch")
-    inspect = pytest.importorskip("inspect")
-    assert tuple(inspect.signature(torch.utils.data.DataLoader).parameters) == libraries.LOADER_PARAMETERS
-    for qualname, parameters in libraries.OPTIMIZER_PARAMETERS.items():
-        cls = getattr(torch.optim, qualname.rpartition(".")[2])
-        assert tuple(inspect.signature(cls).parameters) == parameters, qualname
-    for name in libraries.FACTORIES | libraries.NO_TENSOR:
-        assert hasattr(torch, name), name
     for name in ("torch.nn", "torch.nn.functional", "torch.optim", "torch.utils.data", "torch"):
         module = torch
         for part in name.split(".")[1:]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from turbofix.codemod import GROUPS, Codemod
-
-ENTRY_POINTS = "turbofix.codemods"
+from turbofix.packs import ENTRY_POINTS, installed_packs, row_folders_of
 
 
 class PackError(Exception):
@@ -36,7 +32,7 @@ def load() -> tuple[Codemod, ...]:
         )
     for package in packages:
         pack = list(load_pack(package))
-        if not pack:
+        if not pack and not row_folders_of(package):
             raise PackError(f"the codemod pack {package!r} is empty; reinstall the package that brings it")
         for codemod in pack:
             other = found.get(codemod.name)
@@ -44,47 +40,6 @@ def load() -> tuple[Codemod, ...]:
                 raise PackError(f"two codemods are called {codemod.name!r}: {other.module} and {codemod.module}")
             found[codemod.name] = codemod
     return order(found.values())
-
-
-def installed_packs() -> tuple[str, ...]:
-    """The packages that offer the entry point, by the name of their entry.
-
-    The files that hold entry points are read here, where they lie in folders: ``importlib.metadata`` takes longer to
-    import than everything else that is needed to find the codemods. It is asked where nothing was found so.
-    """
-    found = {name: package for file in entry_point_files() for name, package in entries(file)}
-    if not found:
-        from importlib import metadata
-
-        found = {point.name: point.value for point in metadata.entry_points(group=ENTRY_POINTS)}
-    return tuple(found[name] for name in sorted(found))
-
-
-def entry_point_files() -> Iterator[Path]:
-    """The files with the entry points of everything that is installed, those that come first on the path last."""
-    for folder in reversed(sys.path):
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                yield Path(folder, name, "entry_points.txt")
-
-
-def entries(file: Path) -> Iterator[tuple[str, str]]:
-    """The entries (name, package) of our group in one such file."""
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return
-    section = ""
-    for line in text.splitlines() if ENTRY_POINTS in text else ():
-        if line.startswith("["):
-            section = line.strip().strip("[]")
-        elif section == ENTRY_POINTS and "=" in line:
-            name, _, package = line.partition("=")
-            yield name.strip(), package.strip()
 
 
 def load_pack(package: str) -> Iterable[Codemod]:

@@ -30,6 +30,7 @@ from turbofix.domain.values import (
     members,
 )
 from turbofix.library import tables as libraries
+from turbofix.library.rows import cuts_graph, shares_memory
 
 NO_ROLES: frozenset[str] = frozenset()
 DTYPES = frozenset(
@@ -178,8 +179,7 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
     The result of all but views and operations in place is a new tensor in memory that is not pinned.
     """
     first = tensors[0]
-    same_memory = name in _VIEWS or (name.endswith("_") and not name.endswith("__"))
-    pageable = name != "pin_memory" and (first.pageable or not same_memory)
+    pageable = name != "pin_memory" and (first.pageable or not shares_memory(name))
     keeps_scalar = name in _KEEP_SCALAR
     if len(tensors) == 1:
         return Tensor(
@@ -187,7 +187,7 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
             first.device,
             origin,
             first.source,
-            first.detached or name in _CHOSEN,
+            first.detached or name in _CHOSEN or cuts_graph(name),
             pageable,
             first.scaled_from,
             first.half,
@@ -212,7 +212,9 @@ def _is_data(tensor: Tensor) -> bool:
     return bool(tensor.roles) and tensor.roles <= {"batch", "data"}
 
 
-_CHOSEN = libraries.words("argmax argmin argsort multinomial bernoulli")
+_CHOSEN = frozenset({"bernoulli"})
+"""What has a graph whose gradient is zero everywhere."""
+
 _KEEP_SCALAR = libraries.words(
     """
     abs clone contiguous detach exp float double half bfloat16 log log1p neg negative requires_grad_ sqrt square tanh
@@ -220,16 +222,6 @@ _KEEP_SCALAR = libraries.words(
     """
 )
 """Functions and methods that give a tensor of the same shape, whatever else they are given."""
-
-
-_VIEWS = libraries.words(
-    """
-    as_strided chunk contiguous data detach diagonal expand expand_as flatten movedim moveaxis narrow permute ravel
-    real requires_grad_ reshape reshape_as select split squeeze swapaxes swapdims t T mT H tensor_split transpose unbind
-    unflatten unfold unsqueeze vsplit hsplit view view_as
-    """
-)
-"""Functions and methods whose result shares the memory of what they are given, nearly always."""
 
 
 def moved(tensor: Tensor, device: Device, origin: Origin) -> Tensor:

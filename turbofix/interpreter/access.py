@@ -317,7 +317,7 @@ def _read_made(interp: Interpreter, value: Made, name: str, node: ast.AST, calle
     if kind in ("wrapper", "engine") and name == "module" and value.inner is not None:
         return value.inner
     if kind == "loader" and name in ("dataset", "sampler", "batch_size", "batch_sampler", "collate_fn", "num_workers"):
-        passed = value.arguments.get(name, libraries.LOADER_PARAMETERS.index(name))
+        passed = value.arguments.get(name, libraries.loader_parameters().index(name))
         if passed is not None:
             return passed.value
     if name == "device":

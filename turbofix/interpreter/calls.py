@@ -285,7 +285,7 @@ def _call_made(interp: Interpreter, callee: Made, arguments: Arguments, node: as
         result = Tensor(frozenset({"loss", "output"}), device_of(tensors), interp.origin(node))
         one = len(callee.arguments.positions) <= 1 and reduces_all(callee.arguments)
         one = one and not callee.attributes.keys() & {"reduction", "reduce"}
-        result.scalar = one and callee.qualname in libraries.SCALAR_LOSSES
+        result.scalar = one and libraries.is_scalar_loss(callee.qualname)
         interp.event("criterion", node, callee.qualname, callee, arguments, result)
         return result
     if kind in ("transform", "tokenizer"):
@@ -872,7 +872,7 @@ def batch_of(interp: Interpreter, loader: Made, node: ast.AST) -> Value:
     place: Device = "conditional" if prepared is not None else "cpu"
     batch = Tensor(frozenset({"batch"}), place, interp.origin(node), loader)
     dataset = loader.arguments.get("dataset", 0)
-    collate = loader.arguments.get("collate_fn", libraries.LOADER_PARAMETERS.index("collate_fn"))
+    collate = loader.arguments.get("collate_fn", libraries.loader_parameters().index("collate_fn"))
     items: Value | None = None
     for member in members(dataset.value) if dataset is not None else ():
         items = join(items, _item_of(interp, loader, member, node))

@@ -57,6 +57,7 @@ from turbofix.interpreter import access, builtin_calls, calls, imports
 from turbofix.interpreter.brains import command_line as options
 from turbofix.interpreter.brains import config_files
 from turbofix.library import tables as libraries
+from turbofix.library.rows import count_of, gives_no_tensor, reads
 
 if TYPE_CHECKING:
     from turbofix.interpreter.walk import Interpreter
@@ -85,6 +86,8 @@ def call_external(interp: Interpreter, qualname: str, arguments: Arguments, node
         result = result_of(tensors, interp.origin(node))
         interp.event("call", node, qualname, None, arguments, result)
         return result
+    if reads(qualname) and tensors_passed(arguments):
+        return _read(interp, qualname, arguments, node)
     if package == "numpy":
         return _call_numpy(interp, qualname, arguments, node)
     if package == "math":
@@ -443,7 +446,7 @@ def _set_switch(interp: Interpreter, qualname: str, arguments: Arguments, node: 
 
 def _call_functional(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     tensors = tensors_passed(arguments)
-    if qualname in libraries.LOSSES:
+    if libraries.is_loss(qualname):
         result = Tensor(
             roles_of(tensors) - {"maybe_output", "batch"} | {"loss"}, device_of(tensors), interp.origin(node)
         )
@@ -459,13 +462,15 @@ def _call_functional(interp: Interpreter, qualname: str, arguments: Arguments, n
 def _call_tensor_function(  # noqa: PLR0913
     interp: Interpreter, qualname: str, package: str, name: str, arguments: Arguments, node: ast.AST
 ) -> Value:
-    if name in libraries.NO_TENSOR and package == "torch":
+    if package == "torch" and gives_no_tensor(qualname) and not reads(qualname):
         interp.event("call", node, qualname, None, arguments)
         return UNKNOWN
     tensors = tensors_passed(arguments)
     origin = interp.origin(node)
+    if tensors and reads(qualname):
+        return _read(interp, qualname, arguments, node)
     result: Value
-    if name in libraries.FACTORIES or package == "torch.cuda":
+    if libraries.is_factory(f"torch.{name}") or package == "torch.cuda":
         result = _made_tensor(interp, package, name, arguments, tensors, node)
     elif tensors:
         result = in_precision(result_of(tensors, origin, name), qualname)
@@ -475,8 +480,9 @@ def _call_tensor_function(  # noqa: PLR0913
             and len(arguments.positions) == 1
             and not (arguments.star or arguments.open or arguments.keywords)
         )
-        if name in ("max", "min", "topk", "sort", "median", "mode", "kthvalue") and _reduces(name, arguments):
-            result = Sequence([result, result], interp.control, origin)
+        count = 2 if name in ("max", "min", "median", "nanmedian") and _reduces(arguments) else count_of(qualname)
+        if count is not None:
+            result = Sequence([result] * count or None, interp.control, origin, "tuple", None if count else result)
     elif package == "torch" and not arguments.positions and not arguments.keywords:
         return call_unknown(interp, qualname, arguments, node)
     else:
@@ -486,10 +492,15 @@ def _call_tensor_function(  # noqa: PLR0913
     return result
 
 
-def _reduces(name: str, arguments: Arguments) -> bool:
+def _read(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """``torch.equal(x, y)``: a function that waits for its tensors and gives a value on the host."""
+    tensors = join_all(tensors_passed(arguments))
+    interp.event("sync", node, qualname.rpartition(".")[2], tensors)
+    return read_on_host(tensors, interp.origin(node))
+
+
+def _reduces(arguments: Arguments) -> bool:
     """Whether ``torch.max(x, 1)`` gives values and indices."""
-    if name in ("topk", "sort", "kthvalue", "mode"):
-        return True
     dim = arguments.get("dim", 1)
     return dim is not None and not any(type(member) is Tensor for member in members(dim.value))
 

@@ -63,6 +63,7 @@ from turbofix.interpreter import access, builtin_calls, calls, externals, import
 from turbofix.interpreter.brains import command_line as options
 from turbofix.interpreter.brains import config_files
 from turbofix.library import tables as libraries
+from turbofix.library.rows import count_of, gives_no_tensor, reads, row
 from turbofix.source.names import parameters
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ _ACTS: dict[str, EventKind] = {
     "load_state_dict": "load",
 }
 _READS = frozenset({"item", "tolist", "numpy"})
+"""Methods that read a tensor, whatever they are called on."""
+_NUMBERS = frozenset({"number"})
 _CASTS = frozenset({"half", "float", "double", "bfloat16"})
 _SAME_TENSOR = libraries.words(
     """
@@ -83,16 +86,6 @@ _SAME_TENSOR = libraries.words(
     """
 )
 _LIKE_ANOTHER = frozenset({"type_as", "view_as", "expand_as", "reshape_as"})
-_TENSOR_NUMBERS = libraries.words(
-    """
-    size dim numel nelement data_ptr get_device stride element_size ndimension storage_offset
-    """
-)
-_TENSOR_TRUTHS = libraries.words(
-    """
-    is_contiguous is_floating_point is_complex is_pinned is_set_to is_shared is_signed has_names
-    """
-)
 _OF_MODULES = libraries.words("apply requires_grad_ share_memory to_empty gradient_checkpointing_enable fuse half_")
 _GATHERING = libraries.words("unwrap_model gather reduce gather_for_metrics pad_across_processes all_gather all_reduce")
 _AROUND = libraries.words("accumulate autocast no_sync no_backward_sync main_process_first local_main_process_first")
@@ -255,7 +248,7 @@ def _call_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
         return NONE
     if name in ("to", "cuda", "cpu") or (name == "type" and arguments.positions):
         return _move_tensor(interp, tensor, name, arguments, node)
-    if name in _READS:
+    if reads(name):
         read = interp.absorb(node) or tensor
         interp.event("sync", node, name, read)
         return read_on_host(read, origin)
@@ -265,10 +258,8 @@ def _call_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
     if name in ("detach", "detach_"):
         interp.event("call", node, _label("Tensor", name), tensor, arguments)
         return detached(tensor, origin)
-    if name in _TENSOR_NUMBERS:
-        return NUMBER
-    if name in _TENSOR_TRUTHS:
-        return UNKNOWN
+    if gives_no_tensor(name):
+        return NUMBER if row(name).gives == _NUMBERS else UNKNOWN
     if name in ("items", "named_parameters"):  # a batch that is a dict
         return Iterated(Sequence([UNKNOWN, tensor]), tensor, name, origin)
     if name == "values":
@@ -291,12 +282,10 @@ def _call_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
         # What comes out of a loader or an unknown call may be of another library, whose sums have columns.
         if plain and name in libraries.REDUCTIONS and not tensor.roles & {"object", "maybe_output", "batch", "data"}:
             result.scalar = bool(tensor.roles)
-        if name in ("max", "min", "topk", "sort", "median", "kthvalue") and (
-            (arguments.get("dim", 0) is not None) or name in ("topk", "sort")
-        ):
-            result = Sequence([result, result], interp.control, origin)
-        elif name in ("split", "chunk", "unbind", "tensor_split"):
-            result = Sequence(None, interp.control, origin, "tuple", result)
+        by_dim = name in ("max", "min", "median", "nanmedian") and arguments.get("dim", 0) is not None
+        count = 2 if by_dim else count_of(name)
+        if count is not None:
+            result = Sequence([result] * count or None, interp.control, origin, "tuple", None if count else result)
     interp.event("call", node, _label("Tensor", name), tensor, arguments, result)
     return result
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
+from turbofix.library.rows import lines_of, members_of, row
 from turbofix.regex import regex
 
 
@@ -21,23 +21,29 @@ def words(text: str) -> frozenset[str]:
 
 
 def rows_of(name: str) -> list[list[str]]:
-    """The rows of a table beside this file, by columns."""
-    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
-    return [line.split("\t") for line in lines if not line.startswith("#")]
+    """The rows of a table beside this file, by columns, and after them those of other packs."""
+    return [line.split("\t") for line in lines_of(name)]
 
 
-_NAMES = {name: frozenset(names.split()) for name, names in rows_of("names.tsv")}
+_NAMES: dict[str, frozenset[str]] = {}
+for _name, _words in rows_of("names.tsv"):
+    _NAMES[_name] = _NAMES.get(_name, frozenset()).union(_words.split())
 
 EXTERNAL = _NAMES["external"]
 """Packages that are taken from the library even where the project has a file of that name, whose source is not read.
 
 Only a script that lies in such a package means its own."""
 
-LOSSES = _NAMES["losses"]
-"""Functions that compute a loss."""
 
-SCALAR_LOSSES = _NAMES["scalar_losses"]
-"""Modules whose result has no dimension unless ``reduction`` says otherwise."""
+def is_loss(name: str) -> bool:
+    """Whether it is a function that computes a loss."""
+    found = row(name)
+    return "loss" in found.traits and "criterion" not in found.gives
+
+
+def is_scalar_loss(name: str) -> bool:
+    """Whether it is a module whose result has no dimension unless ``reduction`` says otherwise."""
+    return "scalar" in row(name).traits
 
 
 class Gone(NamedTuple):
@@ -50,11 +56,14 @@ class Gone(NamedTuple):
     note: str
 
 
-OPTIMIZER_PARAMETERS = {name: tuple(given.split()) for name, given in rows_of("parameters.tsv")}
-"""The parameters of torch's optimizers, in order."""
+def parameters_of(name: str) -> tuple[str, ...] | None:
+    """The parameters of a class that is made by position, in order: torch's optimizers and its loader."""
+    return row(name).parameters or None
 
-LOADER_PARAMETERS = OPTIMIZER_PARAMETERS.pop("torch.utils.data.DataLoader")
-"""The parameters of ``torch.utils.data.DataLoader``, in order."""
+
+def loader_parameters() -> tuple[str, ...]:
+    """The parameters of torch's loader, in order."""
+    return row("torch.utils.data.DataLoader").parameters
 
 
 @cache
@@ -78,9 +87,8 @@ def dropped(qualname: str) -> Gone | None:
 REDUCTIONS = words("sum mean prod")
 """Functions and methods of tensors that give a tensor without a dimension where they are told none."""
 
-_FLOAT32 = _NAMES["float32"]
 _CASTS = frozenset({"float", "double"})
-_HALF = _NAMES["half"]
+_PRODUCING = ("torch", "Tensor", "torch.nn.functional")
 
 
 NO_KERNEL, NO_MIXING = "has no kernel for 16 bits", "does not mix 16 and 32 bits"
@@ -146,8 +154,7 @@ def widened_operands(name: str) -> tuple[tuple[str, int], ...]:
 
 def is_product(name: str) -> bool:
     """Whether a call multiplies matrices: a function of torch, or a method or operator of a tensor."""
-    owner, _, last = name.rpartition(".")
-    return owner in ("torch", "Tensor", "torch.nn.functional") and last in _HALF
+    return name.rpartition(".")[0] in _PRODUCING and "autocast=half" in row(name).traits
 
 
 MAKES_COMPLEX = words("complex polar view_as_complex stft fft fft2 fftn rfft rfft2 rfftn ifft ifft2 ifftn")
@@ -158,19 +165,20 @@ MAKES_REAL = words("abs angle real imag view_as_real istft hfft irfft irfft2 irf
 def precision_of(name: str, *, half: bool) -> bool:
     """Whether an operation of torch gives 16 bits under autocast, where ``half`` says whether its operands have them.
 
-    The lists are those of torch's page on autocast; what they do not name takes the precision of its operands.
+    What autocast's lists do not name takes the precision of its operands.
     """
-    last = name.rpartition(".")[2]
-    return last in _HALF or (half and last not in _FLOAT32 and unfit_for_half(name) != NO_KERNEL)
+    traits = row(name).traits
+    if "autocast=half" in traits:
+        return True
+    is_wide = "autocast=float32" in traits or name.rpartition(".")[2] in _CASTS
+    return half and not is_wide and unfit_for_half(name) != NO_KERNEL
 
 
 def is_widened(name: str) -> bool:
     """Whether autocast lets an operation of torch compute in 32 bits; outside of it the operands' 16 bits stay."""
-    owner, _, last = name.rpartition(".")
-    return owner in ("torch", "Tensor", "torch.nn.functional") and last in _FLOAT32 - _CASTS
+    return name.rpartition(".")[0] in _PRODUCING and "autocast=float32" in row(name).traits
 
 
-_SEVERAL = _NAMES["several"]
 _CLASSIFIERS = ("alexnet", "convnext", "densenet", "efficientnet", "mobilenet", "resnet", "shufflenet", "vgg", "vit")
 
 
@@ -178,12 +186,15 @@ def returns_tensor(module: str) -> bool:
     """Whether a library's module gives one tensor, whatever it is given."""
     package, _, name = module.rpartition(".")
     if package in ("torch.nn", "timm"):
-        return name not in _SEVERAL
+        calls = {trait for trait in row(module).traits if trait.startswith("calls=")}
+        return calls <= {"calls=tensor"}
     return package.startswith("torchvision.models") and "segmentation" not in package and name.startswith(_CLASSIFIERS)
 
 
-FACTORIES = _NAMES["factories"]
-"""Members of ``torch`` that make a tensor. Those named ``..._like`` make it where another tensor is."""
+def is_factory(name: str) -> bool:
+    """Whether a function of torch makes a tensor. Those named ``..._like`` make it where another tensor is."""
+    return "factory" in row(name).traits
+
 
 LIKE_TENSORS = ("torch.", "torchvision.transforms.", "torchaudio.", "einops.", "torch_geometric.data.")
 """Packages whose functions and classes give tensors, or what is pinned and moved as tensors are."""
@@ -192,9 +203,6 @@ FROM_HOST = frozenset(
     {"from_numpy", "tensor", "as_tensor", "asarray", "frombuffer", "FloatTensor", "LongTensor", "Tensor"}
 )
 """Factories whose content comes from the host's ordinary (pageable) memory."""
-
-NO_TENSOR = _NAMES["no_tensor"]
-"""Functions of ``torch`` that do not return a tensor."""
 
 SWITCHES = _NAMES["switches"]
 """Calls that set a switch for the whole process."""
@@ -231,7 +239,6 @@ PASS_THROUGH = _NAMES["pass_through"]
 COLLATES = words("torch.utils.data.default_collate torch.utils.data.default_convert")
 """Calls that make a batch of a list of items, as loaders do that are given no function for it."""
 
-_TENSOR_FUNCTIONS = words("einops.rearrange einops.reduce einops.repeat torchvision.utils.make_grid")
 _TENSOR_PACKAGES = (
     "torchvision.transforms.functional.",
     "torchvision.transforms.v2.functional.",
@@ -239,9 +246,12 @@ _TENSOR_PACKAGES = (
 )
 
 
+_ONE = frozenset({"tensor"})
+
+
 def gives_tensors(qualname: str) -> bool:
     """Whether a library's function makes a tensor of tensors, as torch's own operations do."""
-    return qualname in _TENSOR_FUNCTIONS or qualname.startswith(_TENSOR_PACKAGES)
+    return qualname.startswith(_TENSOR_PACKAGES) or row(qualname).gives == _ONE
 
 
 LAUNCHERS = _NAMES["launchers"]
@@ -391,7 +401,13 @@ def _transformers_kind(package: str, member: str) -> str | None:
 @cache
 def star_names() -> dict[str, frozenset[str]]:
     """What ``from module import *`` brings, of the names that programs use."""
-    return {module: words(names) for modules, names in rows_of("star.tsv") for module in modules.split()}
+    found: dict[str, frozenset[str]] = {}
+    for modules, names in rows_of("star.tsv"):
+        for module in modules.split():
+            found[module] = found.get(module, frozenset()) | words(names)
+    for module in ("torch", "torch.nn", "torch.nn.modules", "torch.nn.functional", "torch.optim"):
+        found[module] = found.get(module, frozenset()) | members_of(module.removesuffix(".modules"))
+    return found
 
 
 WEIGHED = regex(

@@ -32,7 +32,7 @@ from turbofix.domain.values import (
     members,
 )
 from turbofix.interpreter.execution import ModuleFile
-from turbofix.library.tables import OPTIMIZER_PARAMETERS
+from turbofix.library.tables import parameters_of
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.answers import every
@@ -489,7 +489,7 @@ def _optimizer(
     ]
     names = {each.qualname for each in made}
     qualname = next(iter(names)) if len(names) == 1 else None
-    order = OPTIMIZER_PARAMETERS.get(qualname or "", ("params", "lr"))
+    order = parameters_of(qualname or "") or ("params", "lr")
     all_arguments = [each.arguments for each in events if each.arguments is not None]
     passed = merged(bound_arguments(each, order) for each in all_arguments)
     statement = facts.places.statement(node, module) or node

@@ -29,7 +29,7 @@ from turbofix.domain.values import (
     members,
 )
 from turbofix.interpreter.execution import ModuleFile
-from turbofix.library.tables import LOADER_PARAMETERS
+from turbofix.library.tables import loader_parameters, parameters_of
 from turbofix.source.names import dotted, loaded, parameters, targets, written
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
@@ -111,7 +111,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     event = events[0]
     node, module = event.node, event.module
     made = next(each for each in members(event.result) if isinstance(each, Made))
-    order = LOADER_PARAMETERS if made.qualname == _TORCH else LOADER_PARAMETERS[:3]
+    order = parameters_of(made.qualname) or loader_parameters()[:3]
     all_arguments = [each.arguments for each in events if each.arguments is not None]
     bound = [bound_arguments(each, order) for each in all_arguments]
     passed = merged(bound)

@@ -18,6 +18,7 @@ from turbofix.domain.trace import Event, LoopRecord, Passed
 from turbofix.domain.values import Bound, Const, External, Function, Instance, Made, Partial, Value, flatten, members
 from turbofix.domain.values import Sequence as Items
 from turbofix.interpreter.execution import ModuleFile
+from turbofix.library.rows import is_sized_by_data
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import once_per_node
@@ -68,10 +69,10 @@ _KEEPING = words(
 )
 """Transforms of torchvision that make pictures of one size out of pictures of one size."""
 
-_BY_DATA = frozenset(("nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "nms", "batched_nms"))
-"""Functions and methods whose result is as large as the data make it."""
+_BY_DATA = frozenset(("nms", "batched_nms"))
+"""Functions of torchvision whose result is as large as the data make it, beside torch's own."""
 
-_MASKS = (*_BY_DATA, "bool", "isnan", "isfinite", "logical_and", "logical_or", "logical_not", "eq", "ne", "gt", "lt")
+_MASKS = ("bool", "isnan", "isfinite", "logical_and", "logical_or", "logical_not", "eq", "ne", "gt", "lt")
 
 _RESIZING = frozenset(
     ("interpolate", "upsample", "resize", "resized_crop", "crop", "center_crop", "adaptive_avg_pool2d", "pad")
@@ -336,7 +337,7 @@ def _hazards(nodes: Iterable[ast.AST], around: Iterable[ast.AST]) -> Iterator[tu
     for node in nodes:
         if not isinstance(node, (ast.Subscript, ast.Call)):
             continue
-        if isinstance(node, ast.Call) and not (_last(node) in _BY_DATA or _last(node) in _RESIZING):
+        if isinstance(node, ast.Call) and not (_is_by_data(_last(node)) or _last(node) in _RESIZING):
             continue
         if sets is None:
             sets = {}
@@ -352,10 +353,14 @@ def _hazards(nodes: Iterable[ast.AST], around: Iterable[ast.AST]) -> Iterator[tu
                 yield node, "a mask takes a part of a tensor, as large as the data make it"
             elif any(isinstance(part, ast.Slice) and _is_drawn([part.lower, part.upper], sets) for part in parts):
                 yield node, f"{_NUMBER} says how large a part of a tensor is taken"
-        elif _last(node) in _BY_DATA:
+        elif _is_by_data(_last(node)):
             yield node, f"`{_last(node)}` gives as much as the data make it"
         elif _is_drawn([*node.args[1:], *(keyword.value for keyword in node.keywords)], sets):
             yield node, f"{_NUMBER} says how large a tensor becomes"
+
+
+def _is_by_data(name: str) -> bool:
+    return name in _BY_DATA or is_sized_by_data(name)
 
 
 def _last(call: ast.Call) -> str:
@@ -371,7 +376,7 @@ def _is_mask(part: ast.expr, sets: dict[str, list[ast.expr]], depth: int = 2) ->
     if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.BitAnd, ast.BitOr)):
         return _is_mask(part.left, sets, depth) or _is_mask(part.right, sets, depth)
     if isinstance(part, ast.Call):
-        return _last(part) in _MASKS or (_last(part) == "where" and len(part.args) == 1)
+        return _last(part) in _MASKS or _is_by_data(_last(part)) or (_last(part) == "where" and len(part.args) == 1)
     name = dotted(part)
     return depth > 0 and name is not None and any(_is_mask(each, sets, depth - 1) for each in sets.get(name, ()))
 

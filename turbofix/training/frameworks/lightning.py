@@ -23,7 +23,7 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.library.tables import LOSSES, SCALAR_LOSSES, words
+from turbofix.library.tables import is_loss, is_scalar_loss, words
 from turbofix.source.answers import every, parents_in
 from turbofix.source.names import ASSIGNING, dotted, written
 from turbofix.source.nodes import walk
@@ -334,7 +334,8 @@ def _steps(
     criteria = {name for event in events if event.kind == "criterion" for name in _names(event)}
     old = sorted(_OLD & (set(arguments) | set(names)))
     old += sorted(_OLD & {each.arg for step in training for each in step.node.args.args})
-    plain = {e.node for e in events if e.kind == "criterion" and set(_names(e)) <= LOSSES | SCALAR_LOSSES}
+    criteria_called = [e for e in events if e.kind == "criterion"]
+    plain = {e.node for e in criteria_called if all(is_loss(name) or is_scalar_loss(name) for name in _names(e))}
     return ModuleSteps(
         calls=called_in(analysis, events),
         losses=tuple(sorted(criteria)),

@@ -18,7 +18,7 @@ from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Const, Instance, Made, Option, Tensor, Value, flatten, members
 from turbofix.domain.values import Sequence as Values
 from turbofix.interpreter.execution import ModuleFile
-from turbofix.library.tables import words
+from turbofix.library.rows import cuts_graph
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.answers import every, once_per_node
@@ -31,13 +31,16 @@ from turbofix.training.objects import autocasts_around, outermost, parameter_own
 from turbofix.training.steps.acts import concerned, is_model, loss_expression, optimizers_in
 from turbofix.training.steps.regions import no_grad
 
-_CUTS = words(
-    "detach detach_ item tolist numpy size dim numel argmax argmin shape data dtype device new_zeros new_ones"
-)
+_CUTS = frozenset({"detach_", "shape", "data", "dtype", "device"})
+"""What cuts a graph, or asks for something else than numbers, beside the methods of which rows say so."""
 _DATA = frozenset({"batch", "data", "made", "object"})
 _COMPUTING = ("torch.", "F.", "min", "max")
 _DEEPEST = 12
 _FREEZING = regex(r"\.requires_grad\s*=(?!=)|requires_grad_\(\s*(?!True)|set_requires_grad")
+
+
+def _cuts(name: str) -> bool:
+    return name in _CUTS or cuts_graph(name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +167,7 @@ class _Loop:
         if isinstance(above, ast.Attribute):
             call = self.places.parent(above, module)
             method = isinstance(call, ast.Call) and call.func is above and not above.attr.endswith(("_", "backward"))
-            return above.attr in _CUTS or (method and call is not None and self._is_cut(call, module, ended))
+            return _cuts(above.attr) or (method and call is not None and self._is_cut(call, module, ended))
         if isinstance(above, ast.Call):
             computes = (dotted(above.func) or "").removeprefix("torch.nn.functional.").startswith(_COMPUTING)
             passes = computes or any(each.kind == "forward" for each in self.facts.at(above))
@@ -303,11 +306,11 @@ class _Way:
                 self.follow(each, to, given or node, depth + 1)
             if made or isinstance(node, ast.Name):
                 return
-        if isinstance(node, ast.Attribute) and node.attr in _CUTS:
+        if isinstance(node, ast.Attribute) and _cuts(node.attr):
             return
         if isinstance(node, ast.Call):
             func = node.func
-            if isinstance(func, ast.Attribute) and func.attr in _CUTS:
+            if isinstance(func, ast.Attribute) and _cuts(func.attr):
                 if func.attr == "detach" and to is not None:
                     self.cut.append(_short(func.value))
                 return

@@ -31,6 +31,7 @@ from turbofix.domain.values import (
     flatten,
     members,
 )  # fmt: skip
+from turbofix.library.rows import cuts_graph
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every
@@ -61,7 +62,6 @@ _UNSEEN = Wording(
 """What makes a graph, or its lack, felt where the text of a function does not show it."""
 _DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp)
 _PLAIN = words("float int len str bool round")
-_CUTTING = words("detach item tolist numpy argmax argmin argsort multinomial eq ne gt ge lt le")
 """Methods, and functions of torch, whose result has no graph."""
 _KEEPING = words("append extend add update insert put setdefault appendleft push send store record remember")
 
@@ -405,7 +405,7 @@ def holds_graph(
         return False
     if isinstance(node, ast.Call):
         name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
-        if name in (_PLAIN if isinstance(node.func, ast.Name) else _CUTTING):
+        if name in _PLAIN if isinstance(node.func, ast.Name) else cuts_graph(name or ""):
             called = members(analysis.facts.evaluate(node.func, frames))
             return any(isinstance(each, (Function, Bound, Class)) for each in called)
         inner = node.func.value if isinstance(node.func, ast.Attribute) else None
