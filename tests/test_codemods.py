@@ -15,7 +15,7 @@ from memory import ENTRY, ROOT, MemoryWorkspace
 
 from turbofix import config, registry
 from turbofix.codemod import Codemod
-from turbofix.editing.edit import Change
+from turbofix.editing.changes import Change
 from turbofix.engine import pipeline
 from turbofix.findings import Risk
 from turbofix.training.model import Target

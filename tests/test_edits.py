@@ -14,7 +14,8 @@ from textwrap import dedent
 import pytest
 from sites import BOM, PATH, at, edit_of, site_of, source_of
 
-from turbofix.editing.edit import Conflict, Edit, Refuse, undone
+from turbofix.editing.changes import Conflict, Refuse, undone
+from turbofix.editing.edit import Edit
 from turbofix.editing.positions import Tree, Trees, Unreadable
 from turbofix.editing.selfcheck import check
 from turbofix.source.site import Site
