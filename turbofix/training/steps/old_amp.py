@@ -23,7 +23,7 @@ from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.source.wording import Wording
 from turbofix.training.model import OldName
-from turbofix.training.objects import autocasts_around
+from turbofix.training.precision import autocasts_around
 from turbofix.training.told.removed import is_guarded
 
 OLD, NEW = "torch.cuda.amp", "torch.amp"

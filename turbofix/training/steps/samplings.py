@@ -38,7 +38,8 @@ from turbofix.source.names import dotted, parameters, targets
 from turbofix.source.nodes import walk
 from turbofix.source.wording import Wording
 from turbofix.training.model import Evaluation, Sampling, Step
-from turbofix.training.objects import autocasts_around, model_sites, outermost
+from turbofix.training.objects import model_sites, outermost
+from turbofix.training.precision import autocasts_around
 from turbofix.training.steps import graphless
 from turbofix.training.steps.acts import is_model
 from turbofix.training.steps.graphless import (

@@ -12,7 +12,7 @@ from turbofix.domain.trace import Arguments, Event
 from turbofix.domain.values import Made, members
 from turbofix.source.site import Site
 from turbofix.training.model import ABSENT, DebugAid
-from turbofix.training.objects import circumstances, setting_of
+from turbofix.training.precision import circumstances, setting_of
 
 DETECTING = "torch.autograd.detect_anomaly"
 SETTING = "torch.autograd.set_detect_anomaly"
