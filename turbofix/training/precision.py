@@ -248,7 +248,8 @@ def setting_of(analysis: Analysis, event: Event) -> Setting:
     elif event.arguments is not None:
         value = ABSENT
     guard, switch = circumstances(analysis, event)
-    return Setting(event.name, value, facts.site(event), guard, switch)
+    comments = facts.places.comments_at(event.node, event.module)
+    return Setting(event.name, value, facts.site(event), guard, switch, comments)
 
 
 def _around(analysis: Analysis, event: Event) -> list[Condition]:

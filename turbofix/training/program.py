@@ -35,7 +35,6 @@ from turbofix.training.data.same_items import built_again, same_items
 from turbofix.training.devices.chosen import held_back
 from turbofix.training.devices.factories import creations_in_passes, moved_again
 from turbofix.training.devices.unplaced import unplaced
-from turbofix.training.frameworks.branches import keeping_from_training
 from turbofix.training.frameworks.configurations import told_by
 from turbofix.training.frameworks.lightning import with_feeding
 from turbofix.training.frameworks.owners import hands_over, owners, placed
@@ -71,7 +70,6 @@ from turbofix.training.steps.old_amp import old_names
 from turbofix.training.steps.planned import schedule
 from turbofix.training.steps.samplings import samplings
 from turbofix.training.steps.scalers import scalings
-from turbofix.training.told.debugging import debugging
 from turbofix.training.told.habits import habits
 from turbofix.training.told.overlooked import overlooked
 from turbofix.training.told.removed import removed
@@ -91,13 +89,7 @@ def analyse(
     tell_apart(entry, {entry, *(each.path for each in execution.modules.values())})
     analysis = Analysis(execution)
     program = program_of(analysis, target)
-    settings = {} if program.trains else keeping_from_training(analysis)
     analysis.close()
-    if settings and (execution := execute(entry, root, read, beside, settings)) is not None:
-        analysis = Analysis(execution)
-        otherwise = program_of(analysis, target)
-        analysis.close()
-        return otherwise if otherwise.trains else program
     return program
 
 
@@ -145,7 +137,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         models=with_compiling(analysis, known_models, steps) if _may_compile(framework, known_models) else known_models,
         precision=precision(analysis),
         settings=settings(analysis),
-        debugging=debugging(analysis) if trains else (),
         distributed=_calls(facts.events, "torch.distributed.init_process_group", "deepspeed.init_distributed"),
         processes=_starts_processes(facts),
         incomplete_because=reason,

@@ -65,7 +65,6 @@ from turbofix.training.model.optimizers import Optimizer as Optimizer
 from turbofix.training.model.optimizers import Scaler as Scaler
 from turbofix.training.model.optimizers import Scaling as Scaling
 from turbofix.training.model.optimizers import StateSave as StateSave
-from turbofix.training.model.program import DebugAid as DebugAid
 from turbofix.training.model.program import Modules as Modules
 from turbofix.training.model.program import Overlooked as Overlooked
 from turbofix.training.model.program import Parser as Parser

@@ -28,6 +28,7 @@ from turbofix.training.told.written import (
     calls_by_name,
     function_of,
     last,
+    meaning,
     named_calls,
     puts_together,
     written_of,
@@ -123,12 +124,23 @@ def old_clipping(written: Written) -> Found:
 
 
 def profiled(written: Written) -> Found:
-    """``Trainer(profiler=PyTorchProfiler(...))`` and ``Trainer(profiler="advanced")``."""
+    """``Trainer(profiler="advanced")``, or an object, and ``with profile():`` around steps."""
     for module in written.modules:
         for call in calls_by_name(module.tree).get("Trainer", ()):
             given = [word.value for word in call.keywords if word.arg == "profiler"]
             if given and {last(given[0]), getattr(given[0], "value", None)} & _PROFILERS:
                 yield call, module
+        for block in every(ast.With, module.tree):
+            begun = [each.context_expr for each in block.items if _is_profiler(each.context_expr, module)]
+            if begun and any(last(each) in written.trains for each in walk(block) if isinstance(each, ast.Call)):
+                yield begun[0], module
+
+
+def _is_profiler(node: ast.expr, module: ModuleFile) -> bool:
+    """``torch.profiler.profile(...)`` without a schedule, and those of ``torch.autograd``."""
+    if not isinstance(node, ast.Call) or any(word.arg == "schedule" for word in node.keywords):
+        return False
+    return meaning(node.func, module.tree) in ("torch.profiler.profile", "torch.autograd.profiler.profile")
 
 
 def drawn(written: Written) -> Found:
