@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from turbofix.dataflow.provenance import argument_from
 from turbofix.dataflow.questions import Analysis
@@ -31,7 +32,7 @@ from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.data.shapes import resized_in
 from turbofix.training.frameworks.unread import wish_at
-from turbofix.training.model import Compiling, Framework, Hazard, Loader, Model, ModuleSteps, Training
+from turbofix.training.model import Compiling, Framework, Handed, Hazard, Loader, Model, ModuleSteps, Training
 from turbofix.training.models.compiling import differentiated
 from turbofix.training.objects import models_given
 from turbofix.training.steps.losses import called_in
@@ -348,7 +349,38 @@ def _steps(
         resized=resized_in(analysis, events, [each.node for each in steps]),
         freezes=_freezing(analysis, owners),
         logged=tuple(dict.fromkeys(_logged(analysis, events))),
+        handed=_handed(analysis, names.get("configure_optimizers")),
     )
+
+
+def _handed(analysis: Analysis, method: Value | None) -> Handed | str:
+    """What ``configure_optimizers`` returns, in one of its usual forms; else a sentence."""
+    found = [each for each in members(method) if isinstance(each, Function) and isinstance(each.node, ast.FunctionDef)]
+    if len(found) != 1 or not isinstance(found[0].node, ast.FunctionDef):
+        return "`configure_optimizers` was not found"
+    function, module = found[0].node, found[0].module
+    last, value = function.body[-1], getattr(function.body[-1], "value", None)
+    returns = [each for each in walk(function) if isinstance(each, ast.Return)]
+    if returns != [last] or value is None:
+        return "what `configure_optimizers` returns is chosen at run time"
+    text, site = partial(analysis.facts.places.text, module=module), partial(analysis.facts.places.site, module=module)
+    fields: dict[object, ast.expr] = {}
+    schedules: list[ast.expr] = []
+    rest: list[ast.expr] = [value]
+    if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == 2:
+        rest, schedules = ([*each.elts] if isinstance(each, ast.List) else [] for each in value.elts)
+    elif isinstance(value, ast.List):
+        rest = value.elts
+    elif isinstance(value, ast.Dict):
+        fields = {getattr(key, "value", None): each for key, each in zip(value.keys, value.values, strict=True)}
+        rest, schedules = [fields.get("optimizer", value)], [fields[key] for key in fields if key == "lr_scheduler"]
+    if len(rest) != 1 or not isinstance(rest[0], (ast.Name, ast.Call)):
+        return "`configure_optimizers` returns more than the optimizer and its schedules"
+    texts = [text(each) for each in schedules]
+    if "monitor" in fields and texts:
+        texts = [f'{{"scheduler": {texts[0]}, "monitor": {text(fields["monitor"])}}}']
+    made = site(rest[0]) if isinstance(rest[0], ast.Call) else None
+    return Handed(site(last), site(value), text(rest[0]), made, tuple(texts))
 
 
 def _logged(analysis: Analysis, events: list[Event]) -> Iterator[tuple[Site, str]]:

@@ -40,6 +40,7 @@ from turbofix.training.model.devices import Sync as Sync
 from turbofix.training.model.devices import Transfer as Transfer
 from turbofix.training.model.devices import Unplaced as Unplaced
 from turbofix.training.model.frameworks import Framework as Framework
+from turbofix.training.model.frameworks import Handed as Handed
 from turbofix.training.model.frameworks import ModuleSteps as ModuleSteps
 from turbofix.training.model.frameworks import Owner as Owner
 from turbofix.training.model.frameworks import Precision as Precision
