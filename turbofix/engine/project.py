@@ -26,15 +26,7 @@ from turbofix.engine.sentences import examined_retold, in_place_retold, with_lin
 from turbofix.engine.sharing import Objection, objections
 from turbofix.findings import Examined, InPlace, Risk
 from turbofix.records import dataclass
-from turbofix.source.files import (
-    STDIN,
-    Source,
-    SourceError,
-    Workspace,
-    python_files,
-    why_not_writable,
-    write_bytes,
-)
+from turbofix.source.files import STDIN, Source, SourceError, Workspace, python_files, why_not_writable, write_bytes
 from turbofix.source.site import Site, Spot, spot
 
 if TYPE_CHECKING:

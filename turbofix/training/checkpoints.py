@@ -11,17 +11,7 @@ from turbofix.dataflow.facts import Frame, settled
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import switch_of
 from turbofix.domain.trace import Event
-from turbofix.domain.values import (
-    Const,
-    Host,
-    Instance,
-    Iterated,
-    Made,
-    Namespace,
-    Value,
-    flatten,
-    members,
-)
+from turbofix.domain.values import Const, Host, Instance, Iterated, Made, Namespace, Value, flatten, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.interpreter.syntax import Glance
 from turbofix.regex import regex
@@ -70,17 +60,6 @@ _EMPTYING = frozenset(("shutil.rmtree", "os.remove", "os.unlink", "os.rmdir"))
 
 _DRAWING = frozenset(("random_split", "train_test_split", "permutation", "shuffle", "randperm", "sample"))
 """Calls that choose by chance what a training sees, by their last names."""
-
-SEEDED = {
-    "torch.utils.data.random_split": "generator",
-    "torch.randperm": "generator",
-    "sklearn.model_selection.train_test_split": "random_state",
-    "random.shuffle": "random.Random",
-    "random.sample": "random.Random",
-    "numpy.random.permutation": "numpy.random.default_rng",
-    "numpy.random.shuffle": "numpy.random.default_rng",
-}
-"""Those that can be told to choose the same: by an argument, or as the method of a generator with a seed."""
 
 _FIXING = ("generator", "random_state", "seed", "shuffle")
 """Arguments by which they choose the same each time."""
@@ -144,11 +123,10 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
     if emptied is not None:
         where = facts.site(emptied).line_from(module.path)
         return replace(whole, why_not=f"files of the run before are deleted at each start ({where})")
-    drawn = list(_drawn_anew(analysis, events[0].order))
-    for each in drawn:
-        if each.name not in SEEDED or any(one.node is each.node for one in events):
-            where = facts.site(each).line_from(module.path)
-            return replace(whole, why_not=f"`{each.name}` draws anew at each start ({where}), for nothing seeds it")
+    drawn = next(_drawn_anew(analysis, events[0].order), None)
+    if drawn is not None:
+        where = facts.site(drawn).line_from(module.path)
+        return replace(whole, why_not=f"`{drawn.name}` draws anew at each start ({where}): give it a seed")
     survey = Survey(analysis, loop, module, frames)
     parts, why = survey.parts()
     carried, left = survey.carried({part.text for part in parts})
@@ -162,7 +140,6 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
         parts=parts,
         carried=carried,
         parser=_parser(analysis, frames, module),
-        drawn=tuple(dict.fromkeys((facts.site(each), each.name) for each in drawn)),
         why_not=why or left,
     )
 

@@ -32,10 +32,7 @@ from turbofix.regex import regex
 from turbofix.source.names import dotted
 from turbofix.source.site import Site
 from turbofix.training.frameworks.owners import PLACED, placed
-from turbofix.training.model import (
-    Model,
-    Placement,
-)
+from turbofix.training.model import Model, Placement
 from turbofix.training.models.convolutions import convolutions_of
 from turbofix.training.models.magnitudes import numbers_of
 from turbofix.training.models.products import products_of

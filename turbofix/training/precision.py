@@ -11,27 +11,13 @@ from turbofix.dataflow.provenance import argument_from, argument_of
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import around, picked, stands, switch_of, told
 from turbofix.domain.trace import Arguments, Event, Passed
-from turbofix.domain.values import (
-    Const,
-    External,
-    Instance,
-    Made,
-    Value,
-    members,
-)
+from turbofix.domain.values import Const, External, Instance, Made, Value, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, is_main_test
 from turbofix.source.site import Site
 from turbofix.training.frameworks.owning import takes_loss
-from turbofix.training.model import (
-    ABSENT,
-    ALWAYS,
-    Argument,
-    Guard,
-    Scaler,
-    Setting,
-)
+from turbofix.training.model import ABSENT, ALWAYS, Argument, Guard, Scaler, Setting
 from turbofix.training.steps.acts import is_model, stepper
 
 _OF_PRECISION = frozenset(("make", "call", "cast", "backward", "step", "wrap"))

@@ -15,12 +15,7 @@ from turbofix.dataflow.facts import Facts
 from turbofix.dataflow.placements import UNKNOWN_PLACE
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
-from turbofix.domain.values import (
-    Const,
-    Instance,
-    Made,
-    members,
-)
+from turbofix.domain.values import Const, Instance, Made, members
 from turbofix.interpreter.execution import Beside, Execution, ModuleFile, Reader, execute, nothing_beside
 from turbofix.library.tables import STARTERS
 from turbofix.source.answers import every, once_per_node

@@ -69,8 +69,8 @@ class Run:
 
     ``counted`` is the call of ``range`` that it counts by, from ``start`` (None: from 0), ``rounds`` how often and
     ``samples`` how many samples a round has, each None where that is not known. ``carried`` are the plain variables
-    that a round leaves to the next, ``generators`` the modules beside torch that draw random numbers, ``drawn`` the
-    calls that choose the data anew at each start. ``why_not`` is what a checkpoint of these would lack.
+    that a round leaves to the next, ``generators`` the modules beside torch that draw random numbers. ``why_not`` is
+    what a checkpoint of these would lack.
     """
 
     loop: Site
@@ -87,7 +87,6 @@ class Run:
     generators: tuple[str, ...]
     weights: Site | None = None
     parser: Parser | None = None
-    drawn: tuple[tuple[Site, str], ...] = ()
     why_not: str | None = None
 
 

@@ -34,14 +34,7 @@ from turbofix.source.site import Site
 from turbofix.training.data.loaders import merged
 from turbofix.training.frameworks.owners import PLACED, is_owner, owner_beside, placed
 from turbofix.training.frameworks.owning import takes_loss
-from turbofix.training.model import (
-    Act,
-    Model,
-    Optimizer,
-    Passing,
-    StateSave,
-    Step,
-)
+from turbofix.training.model import Act, Model, Optimizer, Passing, StateSave, Step
 from turbofix.training.models.complexes import has_complex_weights
 from turbofix.training.objects import Layers, layers_of, models_in
 from turbofix.training.optimizers.frozen import all_but_a_head

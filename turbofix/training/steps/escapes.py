@@ -7,16 +7,10 @@ from dataclasses import replace
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
-from turbofix.domain.values import (
-    Tensor,
-    flatten,
-)
-from turbofix.library.tables import is_widened, unfit_for_half, words
+from turbofix.domain.values import Tensor, flatten
+from turbofix.library.tables import unfit_for_half, words
 from turbofix.source.site import Site
-from turbofix.training.model import (
-    Called,
-    Region,
-)
+from turbofix.training.model import Called, Region
 from turbofix.training.steps.losses import qualname_of
 from turbofix.training.steps.regions import in_model
 
@@ -24,74 +18,45 @@ from turbofix.training.steps.regions import in_model
 def with_escapes(
     analysis: Analysis, regions: tuple[Region, ...], events: list[Event], loop: ast.AST
 ) -> tuple[Region, ...]:
-    """The regions with the places that hand a result of theirs to other libraries.
+    """The regions with the places that hand a result of theirs to other libraries, or to what does not take 16 bits.
 
-    In the loop these are calls of such libraries (reads by numpy are syncs of the step); after it, reads by numpy too.
+    In the loop these are calls (reads by numpy are syncs of the step); after it, reads by numpy too.
     """
     facts = analysis.facts
     inside = {id(event) for event in events}
-    foreign: set[Site] = set()
-    later: dict[Site, list[Site]] = {}
+    escapes: list[tuple[Site, Site | None]] = []
     unfit: dict[tuple[Site, Site | None], Called] = {}
-    widened: dict[tuple[Site, Site | None], Called] = {}
     for event in facts.of("call", "sync"):
-        values = [event.receiver] if event.kind == "sync" else []
-        raises = event.kind == "call" and unfit_for_half(qualname_of(event)) is not None
-        raises = raises and not in_model(analysis, event, 0)
-        if event.kind == "call" and (raises or is_foreign(event.name)) and event.arguments is not None:
+        is_call, is_inside = event.kind == "call", id(event) in inside
+        raises = is_call and unfit_for_half(qualname_of(event)) is not None and not in_model(analysis, event, 0)
+        if is_call and (raises or is_foreign(event.name)) and event.arguments is not None:
             values = [*event.arguments.values(), *([event.receiver] if raises else ())]
-            if event.name == "Tensor.index_put_":
-                values = values[1:]  # not where it is put
-        elif event.kind == "sync" and (event.name != "numpy" or id(event) in inside):
+            values = values[1:] if event.name == "Tensor.index_put_" else values  # not where it is put
+        elif event.kind == "sync" and event.name == "numpy" and not is_inside:
+            values = [event.receiver]
+        else:
             continue
-        for member in (each for value in values for each in flatten(value)):
-            if not isinstance(member, Tensor) or not member.roles & {"output", "maybe_output"}:
+        for each in (each for value in values for each in flatten(value)):
+            if not isinstance(each, Tensor) or not each.roles & {"output", "maybe_output"} or "loss" in each.roles:
                 continue
-            if "loss" in member.roles:
+            if not is_inside and (each.origin is None or facts.inside(event, loop)):
                 continue
             site = facts.site(event)
-            if id(event) not in inside and (member.origin is None or facts.inside(event, loop)):
-                continue
-            origin = None if id(event) in inside else facts.origin_site(member.origin) or site
-            if raises:
-                (unfit if member.half else widened)[site, origin] = Called(event.name, site)
-            elif origin is None:
-                foreign.add(site)
-            else:
-                later.setdefault(origin, []).append(site)
-    found: list[Region] = []
-    for region in regions:
-        raising = unfit | widened if widened and _leaves_narrow(analysis, events, region) else unfit
-        found.append(
-            replace(
-                region,
-                escapes=tuple(
-                    sorted(
-                        foreign | {site for origin, sites in later.items() if _within(origin, region) for site in sites}
-                    )
-                ),
-                unfit=tuple(
-                    called
-                    for (site, origin), called in sorted(raising.items(), key=lambda each: each[0][0])
-                    if origin is None or _within(origin, region)
-                ),
-            )
+            origin = None if is_inside else facts.origin_site(each.origin) or site
+            if not raises:
+                escapes.append((site, origin))
+            elif each.half:
+                unfit[site, origin] = Called(event.name, site)
+    return tuple(
+        replace(
+            region,
+            escapes=tuple(sorted({site for site, origin in escapes if origin is None or _within(origin, region)})),
+            unfit=tuple(
+                unfit[key] for key in sorted(unfit, key=lambda key: key[0]) if key[1] is None or _within(key[1], region)
+            ),
         )
-    return tuple(found)
-
-
-def _leaves_narrow(analysis: Analysis, events: list[Event], region: Region) -> bool:
-    """Whether what autocast computes in 32 bits is computed of the model's output behind the region: in 16 there."""
-    facts = analysis.facts
-    for event in events:
-        if event.kind != "call" or event.arguments is None or not is_widened(event.name):
-            continue
-        operands = [each for value in (event.receiver, *event.arguments.values()) for each in flatten(value)]
-        if any(isinstance(each, Tensor) and each.half and "loss" not in each.roles for each in operands) and not any(
-            _within(facts.places.site(frame.anchor, frame.module), region) for frame in facts.frames(event)
-        ):
-            return True
-    return False
+        for region in regions
+    )
 
 
 def _within(site: Site, region: Region) -> bool:

@@ -8,10 +8,7 @@ import itertools
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event, LoopRecord
-from turbofix.domain.values import (
-    Value,
-    members,
-)
+from turbofix.domain.values import Value, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import DEAD_ENDS
 from turbofix.source.places import LOOPS
@@ -20,11 +17,7 @@ from turbofix.training.data.shapes import resized
 from turbofix.training.devices.factories import creations
 from turbofix.training.devices.syncs import syncs_and_shows
 from turbofix.training.devices.transfers import transfers
-from turbofix.training.model import (
-    Evaluation,
-    Model,
-    Step,
-)
+from turbofix.training.model import Evaluation, Model, Step
 from turbofix.training.objects import model_sites
 from turbofix.training.steps.acts import stepper
 from turbofix.training.steps.graphless import kept_graph

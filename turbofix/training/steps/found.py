@@ -10,14 +10,7 @@ from dataclasses import replace
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event, LoopRecord
-from turbofix.domain.values import (
-    Instance,
-    Iterated,
-    Made,
-    Value,
-    flatten,
-    members,
-)
+from turbofix.domain.values import Instance, Iterated, Made, Value, flatten, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
@@ -29,13 +22,7 @@ from turbofix.training.devices.syncs import leaks, syncs_and_shows
 from turbofix.training.devices.transfers import transfers
 from turbofix.training.frameworks.owners import PLACED, placed
 from turbofix.training.frameworks.unread import accumulation_wish
-from turbofix.training.model import (
-    ABSENT,
-    Loop,
-    Model,
-    Region,
-    Step,
-)
+from turbofix.training.model import ABSENT, Loop, Model, Region, Step
 from turbofix.training.objects import model_choices
 from turbofix.training.steps.acts import accumulation, acts, concerned, optimizers_in, stepper
 from turbofix.training.steps.discarded import thrown_away

@@ -9,18 +9,7 @@ from turbofix.dataflow.facts import Frame, unwrapped
 from turbofix.dataflow.placements import UNKNOWN_PLACE
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
-from turbofix.domain.values import (
-    Instance,
-    Iterated,
-    Made,
-    Mapping,
-    Opaque,
-    Sequence,
-    Tensor,
-    Unknown,
-    Value,
-    members,
-)
+from turbofix.domain.values import Instance, Iterated, Made, Mapping, Opaque, Sequence, Tensor, Unknown, Value, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import once_per_node
 from turbofix.source.names import body_of, names_of
@@ -28,11 +17,7 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites
-from turbofix.training.model import (
-    Model,
-    Placement,
-    Transfer,
-)
+from turbofix.training.model import Model, Placement, Transfer
 from turbofix.training.precision import autocasts_around
 from turbofix.training.steps.acts import is_model
 from turbofix.training.steps.regions import no_grad

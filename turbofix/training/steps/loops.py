@@ -7,21 +7,13 @@ import ast
 from turbofix.dataflow.facts import unwrapped
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import LoopRecord
-from turbofix.domain.values import (
-    Instance,
-    Iterated,
-    Made,
-    Sequence,
-    members,
-)
+from turbofix.domain.values import Instance, Iterated, Made, Sequence, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import BARS
 from turbofix.source.names import dotted, loaded, stored
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
-from turbofix.training.model import (
-    Loop,
-)
+from turbofix.training.model import Loop
 
 
 def loop_of(analysis: Analysis, record: LoopRecord) -> Loop:
