@@ -64,7 +64,7 @@ def _scaler(analysis: Analysis, event: Event, entered: dict[Site, set[Site]]) ->
                     tuple(sorted(entered.get(site(event), ()))),
                 )
     elif event.kind == "call" and event.name.startswith("apex.amp."):
-        return Scaler(site(event), event.name, "apex", _apex_switch(analysis, event))
+        return Scaler(site(event), event.name, "apex", switch_of(analysis, event))
     elif event.kind == "cast" and event.name in ("half", "bfloat16") and is_model(event.receiver):
         named = "float16" if event.name == "half" else event.name
         return Scaler(site(event), f"torch.nn.Module.{event.name}", "half", switch_of(analysis, event), named)
@@ -73,7 +73,7 @@ def _scaler(analysis: Analysis, event: Event, entered: dict[Site, set[Site]]) ->
     elif event.kind == "step" and stepper(event.receiver) == "scaler" and not _made(event.receiver):
         return Scaler(site(event), receiver_name(event), "scaler")
     if event.kind in ("make", "call", "wrap") and _sets_precision(event):
-        return Scaler(site(event), event.name, "framework", _policy(analysis, event))
+        return Scaler(site(event), event.name, "framework", switch_of(analysis, event))
     return None
 
 
@@ -101,19 +101,6 @@ def _sets_precision(event: Event) -> bool:
     )
 
 
-def _policy(analysis: Analysis, event: Event) -> Argument:
-    """Whether a call that takes over the precision does so: by the tests around it, and by what it is passed."""
-    name = _OWN_PRECISION[event.name]
-    passed = event.arguments.get(name) if event.arguments is not None and name is not None else None
-    switch = switch_of(analysis, event)
-    may_be_none = passed is not None and any(
-        isinstance(each, Const) and not each.value for each in members(passed.value)
-    )
-    if passed is None or passed.node is None or not may_be_none or switch.state != "absent":
-        return switch
-    return Argument("unknown", text=analysis.facts.places.text(passed.node, event.module))
-
-
 def _is_owned(event: Event) -> bool:
     """``optimizer.backward(loss)`` of an optimizer that scales the loss itself, as apex's FP16_Optimizer."""
     return event.name == "optimizer" and event.arguments is not None and bool(event.arguments.positions)
@@ -128,16 +115,6 @@ def receiver_name(event: Event) -> str:
     """What the call of an event is made on, as it is written: ``engine`` of ``engine.backward(loss)``."""
     function = event.node.func if isinstance(event.node, ast.Call) else None
     return dotted(function) or event.name if function is not None else event.name
-
-
-def _apex_switch(analysis: Analysis, event: Event) -> Argument:
-    """Whether apex's mixed precision is on: by ``enabled``, by ``opt_level="O0"``, or by the tests around the call."""
-    for name in ("enabled", "opt_level"):
-        passed = event.arguments.get(name) if event.arguments is not None else None
-        given = argument_from(passed, event.module, analysis.facts, analysis.reads)
-        if given.state in ("value", "option") and set(given.values) <= {False, "O0"}:
-            return replace(given, values=(False,))
-    return switch_of(analysis, event)
 
 
 def is_autocast_decorator(node: ast.expr, module: ModuleFile) -> bool:

@@ -42,7 +42,6 @@ from turbofix.training.told.written import written_of
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 FITS = tuple(f"{name}.fit" for name in _TRAINERS)
-_RUNS = tuple(f"{name}.{run}" for name in _TRAINERS for run in ("fit", "validate", "test", "predict"))
 _TESTS = tuple(f"{name}.test" for name in _TRAINERS)
 _PREDICTS = tuple(f"{name}.predict" for name in _TRAINERS)
 _CLI = (
@@ -71,13 +70,6 @@ _PLAIN = frozenset(("len", "range", "enumerate", "zip", "print", "isinstance", "
 
 
 _ONE_BY_ONE = "the steps call its layers one by one, and compiling a layer of torch.nn's own does nothing"
-
-
-def runs(analysis: Analysis) -> Iterator[tuple[Event, bool]]:
-    """The calls by which a trainer is told to run a module; whether it shall train it."""
-    for event in analysis.facts.of("call"):
-        if event.name in _RUNS:
-            yield event, event.name in FITS
 
 
 def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:

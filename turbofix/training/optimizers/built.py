@@ -19,7 +19,6 @@ from turbofix.domain.values import (
     Opaque,
     Sequence,
     Tensor,
-    Unknown,
     Value,
     flatten,
     members,
@@ -138,7 +137,7 @@ def _optimizer(
         branch=_branch(analysis, node, module),
         trains=_trains(params, trained),  # type: ignore[arg-type]
         used=site in used,
-        handed_over=_is_handed_over(analysis, made),
+        handed_over=_is_handed_over(analysis),
         owner=owner_beside(analysis, event),
         complex=has_complex_weights(analysis),
         frozen=all_but_a_head(analysis, event, owners),
@@ -149,18 +148,11 @@ _TAKES_SPARSE = ("torch.optim.SGD", "torch.optim.Adagrad")
 """Optimizers that take sparse gradients, as long as they are not fused; the others raise for them in any case."""
 
 
-def _is_handed_over(analysis: Analysis, made: list[Made]) -> bool:
-    """Whether an engine is given the optimizer, or may be: by a mapping, from an unknown, or where it is not seen."""
-    results = [member for event in analysis.facts.of("make") for member in members(event.result)]
-    engines = [each for each in results if isinstance(each, Made) and each.kind == "engine"]
-    for engine in engines:
-        given = engine.arguments.get("optimizer", 2)
-        if engine.arguments.open or engine.arguments.star:
-            return True
-        for value in members(given.value) if given is not None else ():
-            if any(value is each for each in made) or not isinstance(value, (Const, Made)):
-                return True
-    return not engines and any(takes_loss(event) for event in analysis.facts.of("backward"))
+def _is_handed_over(analysis: Analysis) -> bool:
+    """Whether an engine may be given the optimizer: one is made, or takes the loss and was not seen being made."""
+    made = (member for event in analysis.facts.of("make") for member in members(event.result))
+    engine = any(isinstance(each, Made) and each.kind == "engine" for each in made)
+    return engine or any(takes_loss(event) for event in analysis.facts.of("backward"))
 
 
 def _target_text(analysis: Analysis, statement: ast.AST, node: ast.AST, module: ModuleFile) -> str | None:
@@ -214,10 +206,12 @@ def _trains(params: list[Value], trained: list[Model]) -> str:
 
 
 def _shares(given: Value) -> bool:
-    """Whether one module is surely a part of two models whose parameters are handed over together."""
-    models = {id(model): model for model in _together(given)}.values()
-    sure = [model for model in models if isinstance(model, (Instance, Made)) and _is_made_once(model)]
-    parts = [{id(part) for part in _parts(model, set())} for model in sure]
+    """Whether one module with parameters is a part of two models whose parameters are handed over together."""
+    parts: list[set[int]] = []
+    for model in {id(each): each for each in _together(given)}.values():
+        layers = Layers()
+        layers_of(model, layers)
+        parts.append({id(part) for part in layers.parts if _WITH_PARAMETERS.match(part.qualname)})
     return any(one & other for index, one in enumerate(parts) for other in parts[:index])
 
 
@@ -236,31 +230,10 @@ def _together(given: Value) -> Iterator[Value]:
                     yield from members(item.source)
 
 
-def _is_made_once(model: Instance | Made) -> bool:
-    return not any(
-        level.kind in ("loop", "comprehension", "try") or (level.kind == "if" and not level.decided)
-        for level in model.made_at.chain()
-    )
-
-
 _WITH_PARAMETERS = regex(
     r"torch\.nn\.(Lazy)?(Conv|Linear|Bilinear|Embedding|BatchNorm|LayerNorm|GroupNorm|RMSNorm|LSTM|GRU|RNN|Transformer"
     r"|MultiheadAttention|PReLU)"
 )
-
-
-def _parts(model: Value, seen: set[int]) -> Iterator[Made]:
-    """The layers with parameters that a model surely registers: those of attributes and containers, not of lists."""
-    if not isinstance(model, (Instance, Made)) or id(model) in seen or not _is_made_once(model):
-        return
-    seen.add(id(model))
-    held = [*model.attributes.values()]
-    if isinstance(model, Made):
-        if _WITH_PARAMETERS.match(model.qualname):
-            yield model
-        held += flatten(model.inner, 2)
-    for each in held:
-        yield from _parts(each, seen)
 
 
 def _before_move(analysis: Analysis, event: Event, params: list[Value]) -> bool:
@@ -296,26 +269,13 @@ def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
         if any(one is each for one in _optimizers_of(analysis, event) for each in made):
             found.setdefault(analysis.facts.site(event), act_of(analysis, event, None))
     for event in analysis.once("calls of owners", lambda: _calls_of_owners(analysis)):
-        if _restores(event, made):
+        if event.name.rpartition(".")[2] in ("load_state", "load", "load_raw"):  # `accelerator.load_state(...)`
             found.setdefault(analysis.facts.site(event), act_of(analysis, event, None))
     return tuple(found[site] for site in sorted(found))
 
 
 def _calls_of_owners(analysis: Analysis) -> list[Event]:
     return [event for event in analysis.facts.of("call") if any(is_owner(each) for each in members(event.receiver))]
-
-
-def _restores(event: Event, made: list[Made]) -> bool:
-    """Whether a call loads optimizers: `accelerator.load_state(...)`, `fabric.load(path, {"optimizer": optimizer})`."""
-    name = event.name.rpartition(".")[2]
-    if name == "load_state":
-        return True
-    if name not in ("load", "load_raw") or event.arguments is None:
-        return False
-    passed = event.arguments.get("state" if name == "load" else "obj", 1)
-    given = [] if passed is None else [passed.value, *flatten(passed.value, 3)]
-    unknown = any(isinstance(each, (Unknown, Opaque)) for value in given for each in members(value))
-    return unknown or any(one is each for value in given for one in optimizers_in(value) for each in made)
 
 
 def _state_saves(analysis: Analysis, made: list[Made]) -> tuple[StateSave, ...]:
