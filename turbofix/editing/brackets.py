@@ -370,23 +370,14 @@ def _dropped_run(tree: Tree, inside: Bracket, run: Sequence[int]) -> list[Change
 
     if all(_is_alone(tree, inside, items[index]) for index in run):
         return [*bare_comma, *(_without_line(tree, items[index]) for index in run)]
-    if tree.comments_in(first.start, last.tail):
+    at = items[run[-1] + 1].start if not is_end else last.tail
+    if tree.comments_in(first.start, at) or (is_end and previous is not None and tree.comments_in(previous.end, at)):
         raise Refuse(f"the arguments on line {tree.line_column(first.start)[0]} have comments between them")
-    if not is_end:
-        following = items[run[-1] + 1].start
-        if not has_newline(tree.text[last.tail : following]):
-            return [Change(first.start, following, "")]
-        if previous is not None and not tree.starts_line(first.start):
-            return [Change(previous.tail, last.tail, "")]
-        if tree.starts_line(first.start) and not tree.comments_in(last.tail, tree.line_end(last.tail)):
-            return [Change(tree.line_start(first.start), tree.line_end(last.tail), "", lines=True)]
-        end = last.tail if tree.comments_in(last.tail, following) else following
-        return [Change(first.start, end, "")]
-    if previous is None:
-        return [Change(first.start, last.tail, "")]
-    if tree.comments_in(previous.end, first.start):
-        return [*bare_comma, Change(first.start, last.tail, "")]
-    return [Change(previous.end, last.end, "")]
+    if is_end and previous is not None:
+        return [Change(previous.end, last.end, "")]
+    if not is_end and previous is not None and has_newline(tree.text[last.tail : at]):
+        return [Change(previous.tail, last.tail, "")]
+    return [Change(first.start, at, "")]
 
 
 def _is_alone(tree: Tree, inside: Bracket, item: Item) -> bool:

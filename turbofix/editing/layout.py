@@ -125,7 +125,7 @@ def before(tree: Tree, statement: ast.stmt, lines: Sequence[str], above_comments
     """New lines before a statement."""
     start, depth = tree.outer(statement)[0], tree.depth(statement)
     if tree.shares_line(statement, from_left=True):
-        return Change(start, start, "".join(f"{line}; " for line in _in_one_line(lines)), Role.BEFORE, depth)
+        raise _shared(tree, statement)
     at = tree.line_start(start)
     pad = tree.text[at:start]
     newline = tree.newline(at)
@@ -143,10 +143,9 @@ def after(tree: Tree, statement: ast.stmt, lines: Sequence[str]) -> Change:
     if isinstance(statement, _JUMPS):
         raise Refuse(f"nothing runs after the statement on line {tree.site(statement).line}")
     depth = tree.depth(statement)
-    start, end = tree.outer(statement)
+    start = tree.outer(statement)[0]
     if tree.shares_line(statement, from_left=False):
-        text = "".join(f"; {line}" for line in _in_one_line(lines))
-        return Change(end, end, text, Role.AFTER, depth, anchor=start)
+        raise _shared(tree, statement)
     new = _indented(lines, tree.leading(statement), tree.block_unit(statement))
     return replace(_behind(tree, _block_end(tree, statement), new, Role.AFTER, depth), anchor=start)
 
@@ -200,23 +199,8 @@ def _indented(lines: Sequence[str], pad: str, unit: str) -> list[str]:
     return found
 
 
-def _in_one_line(lines: Sequence[str]) -> list[str]:
-    """The lines as statements that can share a line. Raises Refuse where one cannot."""
-    kept = [line.strip() for line in lines if line.strip()]
-    for line in kept:
-        statements = _statements(line)
-        if "#" in line or "\n" in line or statements is None or any(hasattr(each, "body") for each in statements):
-            raise Refuse("the statement shares its line with others, where the new lines do not fit")
-    return kept
-
-
-def _statements(text: str) -> list[ast.stmt] | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return None
+def _shared(tree: Tree, statement: ast.stmt) -> Refuse:
+    return Refuse(f"line {tree.site(statement).line} holds other statements too")
 
 
 def run_of(tree: Tree, first: ast.stmt, last: ast.stmt) -> list[ast.stmt]:
@@ -240,9 +224,7 @@ def replaced_lines(tree: Tree, statements: Sequence[ast.stmt], lines: Sequence[s
     depth = tree.depth(statements[0])
     comments = [tree.text[first:last] for first, last in tree.comments_in(start, end)]
     if not _owns_lines(tree, statements):
-        if comments:
-            raise Refuse(f"line {tree.line_column(start)[0]} holds other statements too, and comments would be lost")
-        return [Change(start, end, "; ".join(_in_one_line(lines)), depth=depth, rewrites=True)]
+        raise _shared(tree, statements[0])
     pad = tree.leading(statements[0])
     written = [*(pad + comment for comment in comments), *_indented(lines, pad, tree.block_unit(statements[0]))]
     text = tree.newline(start).join(written)
@@ -279,24 +261,23 @@ def deleted(tree: Tree, gone: Sequence[ast.stmt]) -> list[Change]:
         done.update(siblings[index] for index in indexes)
         needs_pass = len(indexes) == len(siblings) and tree.block(node).owner is not None
         for run in runs(indexes):
-            for part in _within_cells(tree, siblings, run):
-                changes += _deleted_run(tree, siblings, part, needs_pass)
+            for part in _within_cells(tree, [siblings[index] for index in run]):
+                changes += _deleted_run(tree, part, needs_pass)
     return changes
 
 
-def _within_cells(tree: Tree, siblings: Sequence[ast.stmt], run: Sequence[int]) -> Iterator[list[int]]:
+def _within_cells(tree: Tree, run: Sequence[ast.stmt]) -> Iterator[list[ast.stmt]]:
     """The parts of a run of statements that stand in one cell of a notebook each."""
-    part: list[int] = []
-    for index in run:
-        if part and FENCE_LINE in tree.text[tree.outer(siblings[part[-1]])[1] : tree.outer(siblings[index])[0]]:
+    part: list[ast.stmt] = []
+    for each in run:
+        if part and FENCE_LINE in tree.text[tree.outer(part[-1])[1] : tree.outer(each)[0]]:
             yield part
             part = []
-        part.append(index)
+        part.append(each)
     yield part
 
 
-def _deleted_run(tree: Tree, siblings: Sequence[ast.stmt], run: Sequence[int], needs_pass: bool) -> list[Change]:
-    statements = [siblings[index] for index in run]
+def _deleted_run(tree: Tree, statements: Sequence[ast.stmt], needs_pass: bool) -> list[Change]:
     start, end = tree.outer(statements[0])[0], tree.outer(statements[-1])[1]
     depth = tree.depth(statements[0])
     comments = [tree.text[first:last] for first, last in tree.comments_in(start, end)]
@@ -305,13 +286,7 @@ def _deleted_run(tree: Tree, siblings: Sequence[ast.stmt], run: Sequence[int], n
         kept = newline.join([*(pad + comment for comment in comments), pad + "pass"])
         return [Change(start, end, kept[len(pad) :], depth=depth)]
     if not _owns_lines(tree, statements):
-        if comments:
-            raise Refuse(f"line {tree.line_column(start)[0]} holds other statements too, and comments would be lost")
-        if tree.shares_line(statements[-1], from_left=False) and run[-1] + 1 < len(siblings):
-            following = tree.outer(siblings[run[-1] + 1])[0]
-            if not has_newline(tree.text[end:following]):
-                return [Change(start, following, "", depth=depth)]
-        return [Change(tree.outer(siblings[run[0] - 1])[1], end, "", depth=depth)]
+        raise _shared(tree, statements[0])
     last = tree.line_end(end)
     comments += [tree.text[first:stop] for first, stop in tree.comments_in(end, last)]
     text = "".join(pad + comment + newline for comment in comments)
@@ -341,7 +316,7 @@ def wrapped(tree: Tree, statements: Sequence[ast.stmt], header: str, above_comme
     """The header over some statements (and the comments directly above them), and their lines one unit deeper."""
     line = tree.site(statements[0]).line
     if not _owns_lines(tree, statements):
-        raise Refuse(f"the statements from line {line} on share a line with others")
+        raise _shared(tree, statements[0])
     for statement in statements:
         if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
             raise Refuse("an import from __future__ must stay at the top of its file")

@@ -1,4 +1,4 @@
-"""What a program builds besides loaders: models, optimizers, the parts of mixed precision, global switches."""
+"""The models that a program builds, and the layers in them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""From the event log to the frozen model: training steps, evaluations, and all that belongs to them.
-
-A training step is the innermost loop in whose stack both a backward and an optimizer's step stand. Schedulers and
-environments have a ``step`` too; they are told apart by value, never by name.
-"""
+"""From the event log to the frozen model of a training: all that the other files of this room find, in one place."""
 
 from __future__ import annotations
 
@@ -54,17 +50,17 @@ from turbofix.training.models.layouts import layouts
 from turbofix.training.models.listed import listed
 from turbofix.training.models.repeats import repeated, repeated_in_trainings
 from turbofix.training.objects import models
-from turbofix.training.optimizers.built import optimizers
 from turbofix.training.optimizers.bulk import bulks
+from turbofix.training.optimizers.optimizer import optimizers
 from turbofix.training.precision import precision, settings
 from turbofix.training.script import script
 from turbofix.training.steps.averages import averagings
 from turbofix.training.steps.evaluations import evaluations_of
-from turbofix.training.steps.found import training_steps
 from turbofix.training.steps.old_amp import old_names
 from turbofix.training.steps.planned import schedule
 from turbofix.training.steps.samplings import samplings
 from turbofix.training.steps.scalers import scalings
+from turbofix.training.steps.training import training_steps
 from turbofix.training.told.habits import habits
 from turbofix.training.told.overlooked import overlooked
 from turbofix.training.told.removed import removed

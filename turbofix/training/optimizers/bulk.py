@@ -14,7 +14,7 @@ from turbofix.source.names import dotted
 from turbofix.source.site import Site
 from turbofix.training.model import Bulk, Hazard, Model
 from turbofix.training.objects import models_in
-from turbofix.training.optimizers.built import parameter_owners
+from turbofix.training.optimizers.optimizer import parameter_owners
 from turbofix.training.steps.weights import is_all, is_owner, names_before
 
 BULKY = 1_000_000_000

@@ -30,7 +30,7 @@ from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import ThrownAway
 from turbofix.training.objects import outermost
-from turbofix.training.optimizers.built import parameter_owners
+from turbofix.training.optimizers.optimizer import parameter_owners
 from turbofix.training.precision import autocasts_around
 from turbofix.training.steps.acts import concerned, is_model, optimizers_in
 from turbofix.training.steps.lost import Unread, parts
