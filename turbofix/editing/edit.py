@@ -258,7 +258,7 @@ class Edit:
 
     # --- statements; any site inside a statement stands for it
     def before(self, site: Site, *lines: str, above_comments: bool = False) -> None:
-        """New lines before the statement, indented as it is; Raises Refuse where it shares its line.
+        """New lines before the statement, indented as it is. Raises Refuse where it shares its line.
 
         ``above_comments`` puts them above the comments that stand directly over the statement.
         """

@@ -28,7 +28,7 @@ from turbofix.training.devices.factories import creations_in_passes, moved_again
 from turbofix.training.devices.unplaced import unplaced
 from turbofix.training.frameworks.configurations import told_by
 from turbofix.training.frameworks.lightning import with_feeding
-from turbofix.training.frameworks.owners import hands_over, owners, placed
+from turbofix.training.frameworks.owners import hands_over, is_owner, moves, owners, placed
 from turbofix.training.frameworks.owning import framework_of
 from turbofix.training.frameworks.trainings import trainings
 from turbofix.training.model import (
@@ -300,11 +300,5 @@ def _join_devices(placements: list[Placement]) -> Placement:
 
 def _placed(analysis: Analysis, seen: Placement) -> Placement:
     """Where the training runs, where Accelerate or Fabric moves the model: to a GPU, where not told otherwise."""
-    for event in analysis.facts.of("make") if seen.where == "cpu" else ():
-        for made in members(event.result):
-            if isinstance(made, Made) and made.kind in ("accelerator", "fabric"):
-                named = made.arguments.get("accelerator", 0) if made.kind == "fabric" else made.arguments.get("cpu")
-                told = members(named.value) if named is not None else ()
-                if not told or not all(isinstance(each, Const) and each.value in ("cpu", True) for each in told):
-                    return Placement("conditional")
-    return seen
+    made = (each for event in analysis.facts.of("make") for each in members(event.result) if is_owner(each))
+    return Placement("conditional") if seen.where == "cpu" and any(map(moves, made)) else seen

@@ -149,10 +149,11 @@ _TAKES_SPARSE = ("torch.optim.SGD", "torch.optim.Adagrad")
 
 
 def _is_handed_over(analysis: Analysis) -> bool:
-    """Whether an engine may be given the optimizer: one is made, or takes the loss and was not seen being made."""
+    """Whether an engine may be given the optimizer: one that is made takes some, or one is not seen being made."""
     made = (member for event in analysis.facts.of("make") for member in members(event.result))
-    engine = any(isinstance(each, Made) and each.kind == "engine" for each in made)
-    return engine or any(takes_loss(event) for event in analysis.facts.of("backward"))
+    given = [each.arguments for each in made if isinstance(each, Made) and each.kind == "engine"]
+    takes = any(each.open or each.star or each.get("optimizer", 2) is not None for each in given)
+    return takes or (not given and any(takes_loss(event) for event in analysis.facts.of("backward")))
 
 
 def _target_text(analysis: Analysis, statement: ast.AST, node: ast.AST, module: ModuleFile) -> str | None:
