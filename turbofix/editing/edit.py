@@ -78,6 +78,21 @@ class _Deleted:
 _Step = _Spliced | _Moved | _Added | _Dropped | _Deleted
 
 
+@dataclass(frozen=True)
+class WrittenCall:
+    """A call as it stands in the text: its function, and what it is given, each with its name, its stars or ""."""
+
+    function: Site
+    name: str
+    given: tuple[tuple[str, str], ...]
+
+    def value(self, name: str, position: int | None = None) -> str | None:
+        """The text of an argument, by its name or its position; None where it is not passed by either."""
+        found = next((text for key, text in self.given if key == name), None)
+        at_place = position is not None and position < len(self.given) and not self.given[position][0]
+        return self.given[position][1] if found is None and at_place and position is not None else found
+
+
 class Edit:
     """The changes of one or more findings of one codemod, over one or more files.
 
@@ -124,6 +139,18 @@ class Edit:
             return site
         tree = self._tree(site)
         return tree.site(tree.statement(site))
+
+    def call(self, site: Site) -> WrittenCall:
+        """The call at a site, as it is written. Raises Refuse where none stands there."""
+        from turbofix.editing import brackets
+
+        tree = self._tree(site)
+        node = brackets.call_at(tree, site)
+        given = (
+            (each.keyword.value if each.keyword is not None else each.star, tree.source(each.value))
+            for each in node.args
+        )
+        return WrittenCall(tree.site(node.func), tree.source(node.func), tuple(given))
 
     def in_data(self, site: Site) -> bool:
         """Whether what is written for ``site`` goes into a configuration file, which takes literals alone."""
