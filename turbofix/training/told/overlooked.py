@@ -16,7 +16,7 @@ from turbofix.domain.values import members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import SHOWING_METHODS, rows_of, words
 from turbofix.source.answers import every, parents_in
-from turbofix.source.names import dotted, walk_here
+from turbofix.source.names import walk_here
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.training.data.loaders import loader_sites
@@ -85,20 +85,6 @@ def one_by_one(written: Written) -> Found:
                 yield loop, module
 
 
-def windows(written: Written) -> Found:
-    """``torch.stack([data[i : i + length] for i in starts])`` in a step: a window of the data for each sample."""
-    for module in written.modules:
-        for made in every(ast.ListComp, module.tree):
-            over = dotted(made.generators[0].target)
-            cuts = (each.slice for each in walk(made.elt) if isinstance(each, ast.Subscript))
-            starts = [each.lower for each in cuts if isinstance(each, ast.Slice) and each.lower is not None]
-            moving = any(isinstance(one, ast.Name) and one.id == over for each in starts for one in walk(each))
-            above = parents_in(module.tree).get(made)
-            stacked = isinstance(above, ast.Call) and last(above) in ("stack", "array", "tensor", "vstack")
-            if moving and stacked and written.where(made, module) in ("step", "interval"):
-                yield made, module
-
-
 def replayed(written: Written) -> Found:
     """``random.sample(self.memory, size)`` in a step: a batch is put together of items that lie in a list."""
     for module in written.modules:
@@ -113,14 +99,6 @@ def tokenized(written: Written) -> Found:
         for call in every(ast.Call, module.tree):
             if call.args and last(call) in ("tokenizer", "tokenize") and puts_together(written, call, module):
                 yield call, module
-
-
-def old_clipping(written: Written) -> Found:
-    """``clip_grad_norm(...)``."""
-    for module in written.modules:
-        yield from (
-            (call, module) for call, name, _ in named_calls(module.tree) if name == "torch.nn.utils.clip_grad_norm"
-        )
 
 
 def profiled(written: Written) -> Found:
@@ -229,8 +207,6 @@ SHAPES: dict[str, Callable[[Written], Found]] = REPEATED | {
         profiled,
         replayed,
         tokenized,
-        windows,
-        old_clipping,
     )
 }
 """The shapes that the table may name."""
