@@ -8,7 +8,7 @@ from dataclasses import replace
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Tensor, flatten
-from turbofix.library.tables import unfit_for_half, words
+from turbofix.library.tables import is_widened, unfit_for_half, words
 from turbofix.source.site import Site
 from turbofix.training.model import Called, Region
 from turbofix.training.steps.losses import qualname_of
@@ -26,6 +26,7 @@ def with_escapes(
     inside = {id(event) for event in events}
     escapes: list[tuple[Site, Site | None]] = []
     unfit: dict[tuple[Site, Site | None], Called] = {}
+    widened: dict[tuple[Site, Site | None], Called] = {}
     for event in facts.of("call", "sync"):
         is_call, is_inside = event.kind == "call", id(event) in inside
         raises = is_call and unfit_for_half(qualname_of(event)) is not None and not in_model(analysis, event, 0)
@@ -45,18 +46,30 @@ def with_escapes(
             origin = None if is_inside else facts.origin_site(each.origin) or site
             if not raises:
                 escapes.append((site, origin))
-            elif each.half:
-                unfit[site, origin] = Called(event.name, site)
-    return tuple(
-        replace(
-            region,
-            escapes=tuple(sorted({site for site, origin in escapes if origin is None or _within(origin, region)})),
-            unfit=tuple(
-                unfit[key] for key in sorted(unfit, key=lambda key: key[0]) if key[1] is None or _within(key[1], region)
-            ),
-        )
-        for region in regions
-    )
+            else:
+                (unfit if each.half else widened)[site, origin] = Called(event.name, site)
+    found: list[Region] = []
+    for region in regions:
+        raising = unfit | widened if widened and _leaves_narrow(analysis, events, region) else unfit
+        there = {key: called for key, called in raising.items() if key[1] is None or _within(key[1], region)}
+        sites = {site for site, origin in escapes if origin is None or _within(origin, region)}
+        ordered = tuple(called for _, called in sorted(there.items(), key=lambda each: each[0][0]))
+        found.append(replace(region, escapes=tuple(sorted(sites)), unfit=ordered))
+    return tuple(found)
+
+
+def _leaves_narrow(analysis: Analysis, events: list[Event], region: Region) -> bool:
+    """Whether what autocast computes in 32 bits is computed of the model's output behind the region: in 16 there."""
+    facts = analysis.facts
+    for event in events:
+        if event.kind != "call" or event.arguments is None or not is_widened(event.name):
+            continue
+        operands = [each for value in (event.receiver, *event.arguments.values()) for each in flatten(value)]
+        if any(isinstance(each, Tensor) and each.half and "loss" not in each.roles for each in operands) and not any(
+            _within(facts.places.site(frame.anchor, frame.module), region) for frame in facts.frames(event)
+        ):
+            return True
+    return False
 
 
 def _within(site: Site, region: Region) -> bool:
