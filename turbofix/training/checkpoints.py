@@ -444,6 +444,8 @@ class Survey:
                 changing = {f"{text}.{name}" for name in glance.changing_attributes(value.cls.node)} - known
                 if changing:
                     return f"`{min(changing)}` may change as it trains, and a checkpoint would have to hold that"
+                if text == "self":  # a generator that it keeps begins its pass over the data anew
+                    return None
             if isinstance(value, Iterated) and value.wrapper in ("iter", "cycle", "generator"):
                 return f"the loop goes on with `{text}` from one round to the next"
         for node in walk(self.loop):
