@@ -26,7 +26,8 @@ from typing import Annotated
 import typer
 
 from benchmarks.composition import QUICK, SCRIPTS, TIMEOUT
-from turbofix.engine.project import Chosen, NothingToChange, plan_verification
+from turbofix.engine.project import Chosen
+from turbofix.engine.verifying import NothingToChange, plan_verification
 from turbofix.findings import Risk
 from turbofix.source.files import Workspace
 from turbofix.verify import Options, Request, verify

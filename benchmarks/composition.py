@@ -28,7 +28,8 @@ from typing import Annotated, Any
 
 import typer
 
-from turbofix.engine.project import Chosen, NothingToChange, plan_verification
+from turbofix.engine.project import Chosen
+from turbofix.engine.verifying import NothingToChange, plan_verification
 from turbofix.findings import Risk
 from turbofix.source.files import Workspace
 from turbofix.verify import Inconclusive, Options, Request, isolation

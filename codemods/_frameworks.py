@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-
-from turbofix.editing.edit import Edit, Refuse
+from turbofix.editing.edit import Edit
 from turbofix.findings import Site
 from turbofix.training.model import Argument, Framework, TrainingProgram
-
-from ._loaders import node_of, site_of, whole
 
 LEFT = (Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC)
 """Where loops, messages and optimizers are written by the user: in plain torch, and under these two frameworks."""
@@ -53,14 +49,11 @@ def starts_processes(program: TrainingProgram) -> bool:
 
 def give_back(site: Site, edit: Edit) -> None:
     """Call torch's AdamW in place of transformers' own, with the defaults of that."""
-    call = node_of(edit, site)
-    if not isinstance(call, ast.Call):
-        raise Refuse("the call could not be found again")
-    given = {each.arg for each in call.keywords}
-    edit.replace(site_of(call.func, site.path, whole(edit, site)), edit.name("torch.optim.AdamW", site))
+    call = edit.call(site)
+    edit.replace(call.function, edit.name("torch.optim.AdamW", site))
     for number, (name, value) in enumerate((("eps", "1e-6"), ("weight_decay", "0.0")), 3):
-        if name not in given and len(call.args) <= number:
+        if call.value(name, number) is None:
             edit.argument(site, name, value, spelled_out=True)
     for number, name in enumerate(("correct_bias", "no_deprecation_warning"), 5):
-        if name in given or len(call.args) > number:
+        if call.value(name, number) is not None:
             edit.drop_argument(site, name, number)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-
-from turbofix.editing.edit import Edit
+from turbofix.editing.edit import Edit, WrittenCall
 from turbofix.findings import Site
 from turbofix.training.model import Augment, Preload
 
@@ -31,7 +28,7 @@ def augmented(plan: Preload, augment: Augment, whole: str, edit: Edit) -> str:
         if does == "once":
             continue
         text = edit.text(site)
-        given, border = parted(text) if does == "CropEach" else (text[text.index("(") + 1 : -1], "")
+        given, border = parted(edit.call(site)) if does == "CropEach" else (text[text.index("(") + 1 : -1], "")
         batched.append(f"{put_each(edit, plan.helper, does)}({given})")
         if border:
             edit.replace(site, f"{edit.name('torchvision.transforms.Pad', site)}({border})")
@@ -40,14 +37,11 @@ def augmented(plan: Preload, augment: Augment, whole: str, edit: Edit) -> str:
     return f"{put_augmented(edit, plan.helper)}({whole}, {', '.join(batched)})"
 
 
-def parted(crop: str) -> tuple[str, str]:
+def parted(crop: WrittenCall) -> tuple[str, str]:
     """The size of a ``RandomCrop``, and what it pads with before."""
-    call = ast.parse(crop, mode="eval").body
-    assert isinstance(call, ast.Call)
-    size = next((each for each in call.keywords if each.arg == "size"), None) or call.args[0]
-    text = functools.partial(ast.get_source_segment, crop)
-    others = [text(each) or "" for each in (*call.args, *call.keywords) if each is not size]
-    return text(size) or "", ", ".join(others)
+    given = [f"{name}={text}" if name else text for name, text in crop.given]
+    size = given.pop(next((number for number, (name, _) in enumerate(crop.given) if name == "size"), 0))
+    return size, ", ".join(given)
 
 
 def put_each(edit: Edit, above: Site, does: str) -> str:

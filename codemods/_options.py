@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-
 from turbofix.assumptions import OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod, SharedPlan
 from turbofix.editing.edit import Edit, Refuse
@@ -11,7 +9,7 @@ from turbofix.findings import Evidence, Finding, Refusal, Site
 from turbofix.records import dataclass
 from turbofix.training.model import Argument
 
-from ._loaders import mend_help, node_of, reason_beside
+from ._loaders import mend_help, reason_beside
 from ._precision import filled, said
 
 THERE = "{torch.cuda.is_available}()"
@@ -30,20 +28,19 @@ class TurnedOn(SharedPlan):
 
         Raises Refuse where another kind of value stands there, or what makes the option is no call of ``argparse``.
         """
-        site, node = self.site, node_of(edit, self.site)
+        site = self.site
         value = filled(self.value, edit, site)
         if edit.in_data(site):
             edit.replace(site, value)
             return
-        old = node.value if isinstance(node, ast.Constant) else None
-        if old is False or (isinstance(old, str) and self.value.startswith('"')):
+        old = edit.text(site)
+        if old == "False" or (old[:1] in ("'", '"') and self.value.startswith('"')):
             edit.replace(site, value)
-            mend_help(edit, site, str(old), value.strip("'\""))
+            mend_help(edit, site, old.strip("'\""), value.strip("'\""))
             return
-        given = {each.arg: each.value for each in node.keywords} if isinstance(node, ast.Call) else {}
-        action = given.get("action")
-        adds = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"
-        if not adds or not isinstance(action, ast.Constant) or action.value != "store_true" or "default" in given:
+        call = edit.call(site) if site.kind == "Call" else None
+        flag = call is not None and (call.value("action") or "").strip("'\"") == "store_true"
+        if call is None or not flag or not call.name.endswith(".add_argument") or call.value("default") is not None:
             raise Refuse(f"the script leaves it to {self.option}: pass it, or turn it on there")
         edit.argument(site, "action", edit.name("argparse.BooleanOptionalAction", site))
         edit.argument(site, "default", value)

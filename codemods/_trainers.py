@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-
 from turbofix.assumptions import ON_GPU, OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod, SharedPlan
 from turbofix.editing.edit import Edit, Refuse
@@ -12,7 +10,7 @@ from turbofix.records import dataclass
 from turbofix.training.evidence import of_value
 from turbofix.training.model import Argument, Called, Training, TrainingProgram
 
-from ._loaders import mend_help, node_of
+from ._loaders import mend_help
 from ._options import turned_on
 from ._precision import filled, said
 from ._sixteen import keep_wide
@@ -54,12 +52,10 @@ class Switch(SharedPlan):
         fields = [each for each, line in stands.items() if line.kind == "AnnAssign" and line.column > 0]
         value = filled(self.value, edit, self.value_at or max(fields, default=site))
         if stands and not fields:
-            filling = node_of(edit, site)
-            method = filling.func if isinstance(filling, ast.Call) else None
-            parser = method.value if isinstance(method, ast.Attribute) else None
-            if not isinstance(parser, ast.Name) or getattr(method, "attr", "") != "parse_args_into_dataclasses":
+            parser, _, method = (edit.call(site).name if site.kind == "Call" else "").rpartition(".")
+            if not parser.isidentifier() or method != "parse_args_into_dataclasses":
                 raise Refuse(f"the command line decides over the settings: pass --{self.name}")
-            edit.before(site, f"{parser.id}.set_defaults({self.name}={value})")
+            edit.before(site, f"{parser}.set_defaults({self.name}={value})")
             return
         if fields:
             kind = "str" if value.startswith(('"', "'")) else "bool"

@@ -42,12 +42,11 @@ Measured
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
-from turbofix.editing.edit import Edit, Refuse
+from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
 from turbofix.records import dataclass
 from turbofix.training.evidence import of_loop, of_value
@@ -170,6 +169,8 @@ def why_not(program: TrainingProgram, step: Step) -> str | None:
     if step.grad_reads:
         where = step.grad_reads[0].line_from(update.site.path)
         return f"{where} reads or changes gradients by hand"
+    if update.scaled and not step.unscales and not update.concerns:
+        return "the scaler's step is given more than an optimizer with a name"
     if any(act.create_graph for act in step.backwards):
         return "gradients are differentiated again"
     if any(part.qualname.startswith(SHARDED) for part in program.precision) or any(
@@ -201,8 +202,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if plan.framework is Framework.PYTORCH:
         lines = []
         if plan.update.scaled and not plan.unscaled:
-            scaler, optimizer = scaled_step(edit.text(place))
-            lines.append(f"{scaler}.unscale_({optimizer})")
+            lines.append(f"{plan.update.receiver_text}.unscale_({plan.update.concerns})")
         clip = edit.name("torch.nn.utils.clip_grad_norm_", place)
         edit.before(place, *lines, f"{clip}({parameters}, {LARGEST})")
         return
@@ -211,13 +211,3 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.before(place, f"{owner}.clip_gradients({plan.text}, {plan.update.concerns}, max_norm={LARGEST})")
         return
     edit.before(place, f"if {owner}.sync_gradients:", f"    {owner}.clip_grad_norm_({parameters}, {LARGEST})")
-
-
-def scaled_step(text: str) -> tuple[str, str]:
-    """The scaler and the optimizer of ``scaler.step(optimizer)``."""
-    call = ast.parse(text, mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.keywords:
-        raise Refuse("the scaler's step is no plain call")
-    if len(call.args) != 1 or not isinstance(call.args[0], (ast.Name, ast.Attribute)):
-        raise Refuse("the scaler's step is given more than an optimizer")
-    return ast.unparse(call.func.value), ast.unparse(call.args[0])

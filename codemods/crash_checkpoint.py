@@ -36,12 +36,12 @@ When refused
     few passes, saves the optimizer's state, or does something of its own when it is interrupted. It is refused where
     the script speaks of resuming or deletes files at the start, in notebooks, under Accelerate, where several processes
     or loops train, where the outer loop is no ``for ... in range(...)`` or runs nobody knows how often, and where an
-    epoch leaves behind what cannot be saved. A split by chance without a seed gets one: another split would test on
-    rows that were trained on.
+    epoch leaves behind what cannot be saved, and where a split by chance has no seed: another split would test on rows
+    that were trained on.
 
 Risk
     exact: as long as nothing interrupts it, the training is the same. What goes on draws other random numbers where a
-    generator of the script's own makes them. recipe where a split gets a seed.
+    generator of the script's own makes them.
 
 Measured
     Nothing: it makes no step faster.
@@ -56,7 +56,6 @@ from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.records import dataclass
-from turbofix.training.checkpoints import SEEDED
 from turbofix.training.model import Framework, Run, TrainingProgram
 
 from ._precision import requote
@@ -116,9 +115,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     else:
         message += "it is saved nowhere"
     reason = run.why_not
-    if run.drawn:
-        drawn = " and ".join(f"`{name}` on {site.line_from(run.loop.path)}" for site, name in run.drawn)
-        message += f"; a seed for {drawn} lets the run that goes on choose the same data"
     if run.rounds == 1:
         reason = "it is one pass over the data, which would begin anew"
     elif run.rounds is None or (run.rounds < FEW and run.samples is None and run.result is not None):
@@ -135,8 +131,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     assumes = () if run.samples is not None and (run.result or run.weights) else (LONG_ENOUGH,)
     plan = Plan(run, program.device.reaches_cuda or program.names_cuda)
-    risk = Risk.RECIPE if run.drawn else Risk.EXACT
-    yield codemod.finding(run.loop, message, plan=plan, risk=risk, evidence=tuple(seen), assumes=assumes)
+    yield codemod.finding(run.loop, message, plan=plan, evidence=tuple(seen), assumes=assumes)
 
 
 def is_short(program: TrainingProgram, run: Run) -> bool:
@@ -211,14 +206,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         f"    {due} = {clock}() + 100 * ({clock}() - {due})  # a hundredth of the time, at most",
         above_comments=True,
     )
-    for site, name in run.drawn:
-        by = SEEDED[name]
-        if "." in by:
-            given = edit.text(site).partition("(")[2]
-            edit.replace(site, f"{edit.name(by, site)}(0).{name.rpartition('.')[2]}({given}")
-        else:
-            seed = f"{edit.name('torch.Generator', site)}().manual_seed(0)" if by == "generator" else "0"
-            edit.argument(site, by, seed)
     if run.start_site is not None:
         edit.replace(run.start_site, run.counter)
     else:

@@ -2,8 +2,7 @@
 
 Why slow
     Anomaly detection keeps a traceback of every operation, and looks for NaN in every gradient, for which the host
-    waits. With ``CUDA_LAUNCH_BLOCKING=1`` the host waits for every kernel. A profiler writes down every operation. They
-    are made for a few steps of debugging.
+    waits. With ``CUDA_LAUNCH_BLOCKING=1`` the host waits for every kernel. They are made for a few steps of debugging.
 
 Example
     ::
@@ -17,16 +16,13 @@ Use instead
         os.environ["CUDA_LAUNCH_BLOCKING"] = "0"
         torch.autograd.set_detect_anomaly(False)
 
-    Profilers of ``torch.autograd`` get ``enabled=False``, Lightning's trainer gets ``detect_anomaly=False``.
-
 When refused
-    Nothing is said of profilers with a schedule, and of what the script turns on under a test of the loss or the step.
-    It is refused
+    Nothing is said of what the script turns on under a test of the loss or the step. It is refused
 
-    - where a handler catches the error that a NaN raises, and training goes on;
+    - where a handler may catch the error that a NaN raises, and training goes on;
     - where a comment gives another reason than debugging;
     - where the name or option that decides serves other things too, or is a switch of the script's own that is on;
-    - where a profiler's records are read or may be kept: give it a schedule, so that it records a few steps.
+    - for a profiler around a whole training: give it a schedule, so that it records a few steps.
 
 Risk
     exact: no number changes. A gradient that becomes NaN no longer ends the program with an error.
@@ -37,7 +33,6 @@ Measured
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 
@@ -48,11 +43,9 @@ from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.training.evidence import of_guard, of_loop
-from turbofix.training.model import DebugAid, TrainingProgram
-from turbofix.training.told.debugging import DETECTING, SETTING
+from turbofix.training.model import Setting, TrainingProgram
 
 from ._loaders import gives_reason
-from ._pages import page_of
 
 codemod = Codemod(
     __name__,
@@ -62,10 +55,14 @@ codemod = Codemod(
     assumes=(READ_WHOLE, ON_GPU),
 )
 
+DETECTING = "torch.autograd.detect_anomaly"
+SETTING = "torch.autograd.set_detect_anomaly"
+BLOCKING = 'os.environ["CUDA_LAUNCH_BLOCKING"]'
+ANOMALY = "anomaly detection keeps a traceback of every operation, and looks for NaN in every gradient"
 MESSAGES = {
-    "anomaly": "anomaly detection keeps a traceback of every operation, and looks for NaN in every gradient",
-    "blocking": "the host waits for every kernel, one by one, whatever waits other codemods take out",
-    "profiler": "a profiler writes down every operation of every step",
+    DETECTING: ANOMALY,
+    SETTING: ANOMALY,
+    BLOCKING: "the host waits for every kernel, one by one, whatever waits other codemods take out",
 }
 
 FOR_DEBUGGING = regex(
@@ -73,74 +70,66 @@ FOR_DEBUGGING = regex(
     r"|cuda (kernel )?errors?|\bsync",
     re.IGNORECASE,
 )
+CATCHING = regex(r"^[ \t]*except\b[ \t]*(?:[^:\n]*\b(?:RuntimeError|Exception|BaseException)\b[^:\n]*)?:", re.MULTILINE)
+"""A handler that the error of a NaN would come to."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The aid, and the place whose text is to change (None: the call as a whole)."""
+    """What is on, and the place whose text is to change (None: the call as a whole)."""
 
-    aid: DebugAid
+    setting: Setting
     place: Site | None
 
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Aids for debugging that are on."""
-    for aid in program.debugging:
-        if not is_on(aid, program):
+    for setting in program.settings if program.trains else ():
+        if setting.name not in MESSAGES or not is_on(setting, program):
             continue
-        message = MESSAGES[aid.kind]
-        seen = (*map(of_loop, program.steps[:1]), *of_guard(aid.guard))
-        reason = why_not(aid)
+        value, message = setting.value, MESSAGES[setting.name]
+        seen = (*map(of_loop, program.steps[:1]), *of_guard(setting.guard))
+        reason = why_not(setting, program)
         if reason is not None:
-            yield codemod.refuse(aid.site, message, reason, evidence=seen)
+            yield codemod.refuse(setting.site, message, reason, evidence=seen)
             continue
-        place = aid.value.edit_at if aid.value.state != "absent" else None
-        if place is not None and (place != aid.value.site or not seen):
+        place = value.edit_at if setting.name != DETECTING else None
+        if place is not None and (place != value.site or not seen):
             seen = (*seen, Evidence("it is turned on", place))
-        assumes = (ON_GPU,) if aid.kind == "blocking" and not program.device.reaches_cuda else ()
-        yield codemod.finding(place or aid.site, message, plan=Plan(aid, place), evidence=seen, assumes=assumes)
+        assumes = (ON_GPU,) if setting.name == BLOCKING and not program.device.reaches_cuda else ()
+        yield codemod.finding(place or setting.site, message, plan=Plan(setting, place), evidence=seen, assumes=assumes)
 
 
-def is_on(aid: DebugAid, program: TrainingProgram) -> bool:
+def is_on(setting: Setting, program: TrainingProgram) -> bool:
     """Whether an aid is known to be on while the program trains, unless its user says otherwise."""
-    if aid.guard.kind not in ("always", "config", "rank"):
+    switch, value = setting.switch, setting.value
+    if setting.guard.kind not in ("always", "config", "rank"):
         return False
-    if aid.switch.state == "unknown" or (aid.switch.state != "absent" and not any(aid.switch.values)):
+    if switch.state == "unknown" or (switch.state != "absent" and not any(switch.values)):
         return False
-    if aid.kind == "blocking":
+    if setting.name == BLOCKING:
         may_be = program.device.reaches_cuda or program.device.where == "unknown"
-        return may_be and aid.value.state in ("value", "option") and aid.value.values == ("1",)
-    if aid.kind == "profiler" and aid.scheduled:
-        return False
-    return aid.value.state == "absent" or (aid.value.state in ("value", "option") and aid.value.values == (True,))
+        return may_be and value.state in ("value", "option") and value.values == ("1",)
+    return setting.name == DETECTING or (value.state in ("value", "option") and value.values == (True,))
 
 
-def why_not(aid: DebugAid) -> str | None:
+def why_not(setting: Setting, program: TrainingProgram) -> str | None:
     """What is in the way of turning an aid off."""
-    if aid.caught is not None:
-        line = aid.caught.line_from(aid.site.path)
-        return f"{line} catches the error that a NaN raises only with it, and training goes on"
-    if aid.kind == "profiler":
-        if aid.read is not None:
-            line = aid.read.line_from(aid.site.path)
-            return f"what it records is used on {line}; let it record a few steps, by a schedule"
-        if aid.name == "torch.profiler.profile":
-            return "what it records may be kept; give it a schedule, so that it records a few steps"
-    if aid.switch.state != "absent":
-        return f"a switch of the script's own is on: {said(aid.switch.option, aid.switch.text)}"
-    if any(gives_reason(comment) and not FOR_DEBUGGING.search(comment) for comment in aid.comments):
+    value = setting.value
+    trained = {step.backwards[0].site.path for step in program.steps if step.backwards}
+    files = [program.modules.by_path[path] for path in sorted(trained & program.modules.by_path.keys())]
+    if setting.name != BLOCKING and any(CATCHING.search(each.text) for each in files):
+        return "a handler in the file that trains may catch the error that a NaN raises only with it, and go on"
+    if setting.switch.state != "absent":
+        return f"a switch of the script's own is on: {said(setting.switch.option, setting.switch.text)}"
+    if any(gives_reason(comment) and not FOR_DEBUGGING.search(comment) for comment in setting.comments):
         return "the comment beside it may say what it is there for"
-    value = aid.value
-    if value.state == "absent" or value.edit_at == value.site:
+    if setting.name == DETECTING or value.edit_at == value.site:
         return None
-    if value.edit_at is None or value.reads:
-        return (
-            f"{said(value.option, value.text)} decides it, and other things too"
-            if value.reads
-            else (f"the script has a switch for it: {said(value.option, value.text)}")
-        )
-    return None
+    if value.reads:
+        return f"{said(value.option, value.text)} decides it, and other things too"
+    return f"the script has a switch for it: {said(value.option, value.text)}" if value.edit_at is None else None
 
 
 def said(option: str | None, text: str | None) -> str:
@@ -153,21 +142,14 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Put ``False`` where ``True`` is."""
     plan = finding.plan
     assert isinstance(plan, Plan)
-    aid, place = plan.aid, plan.place
+    site, place = plan.setting.site, plan.place
     if place is not None:
         literal = edit.text(place)
         if literal not in ("True", '"1"', "'1'"):
             raise Refuse("what turns it on is not written as a plain value")
-        edit.replace(place, "False" if aid.kind != "blocking" else literal.replace("1", "0"))
-    elif aid.kind == "profiler":
-        edit.argument(aid.site, "enabled", "False", position=0)
-    elif aid.name == DETECTING:
-        page = page_of(edit, aid.site)
-        call = page.node(aid.site)
-        if not isinstance(page.parent(call), ast.withitem) or not isinstance(call, ast.Call):
-            raise Refuse("it is no context of a `with` statement")
-        rest = "".join(f", {page.text(each)}" for each in call.args)
-        rest += "".join(f", {each.arg}={page.text(each.value)}" for each in call.keywords)
-        edit.replace(aid.site, f"{edit.name(SETTING, aid.site)}(False{rest})")
+        edit.replace(place, "False" if literal == "True" else literal.replace("1", "0"))
+    elif plan.setting.name == DETECTING and edit.statement(site).kind in ("With", "AsyncWith"):
+        given = edit.text(site).partition("(")[2]
+        edit.replace(site, f"{edit.name(SETTING, site)}(False{', ' if given.strip() != ')' else ''}{given}")
     else:
         raise Refuse("what turns it on is not written as a plain value")

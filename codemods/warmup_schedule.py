@@ -1,8 +1,7 @@
 """Let a transformer's learning rate rise at first, and fall to zero by the end.
 
 Why slow
-    It is not about the time of a step. A constant rate is too large for the first steps, and the last ones never
-    settle. With warm-up and decay fewer steps get as far.
+    A constant rate is too large for the first steps, and the last ones never settle: more steps get as far.
 
 Example
     ::
@@ -28,12 +27,9 @@ Use instead
     Lightning is handed it with ``"interval": "step"``, and transformers' settings get ``warmup_steps=100``.
 
 When refused
-    Nothing is said of models without attention, convolutional networks, other optimizers than Adam and AdamW, and
-    programs with a warm-up or another kind of schedule. It is refused where
-
-    - the number of steps cannot be written down beside the optimizer, or not every batch makes a step;
-    - the optimizer is built in a loop or under a condition, its state is loaded, or it is not followed to the step;
-    - a framework has to prepare the scheduler (Accelerate, Fabric).
+    Nothing is said of models without attention, other optimizers than Adam and AdamW, and programs with a warm-up. It
+    is refused where the number of steps cannot be written down beside the optimizer, not every batch makes a step, the
+    optimizer is built in a loop, its state is loaded, or a framework has to prepare the scheduler (Accelerate, Fabric).
 
 Risk
     recipe: the learning rate is another one in nearly every step, and the best one to start from may be higher.
@@ -44,7 +40,6 @@ Measured
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE, RECENT_TORCH
@@ -53,12 +48,11 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.records import dataclass
 from turbofix.training.evidence import of_loop
-from turbofix.training.model import Act, Framework, Optimizer, Step, Training, TrainingProgram
+from turbofix.training.model import Act, Framework, Handed, Optimizer, Step, Training, TrainingProgram
 
 from ._attention import attention_in, attention_of, goes_on_from
 from ._companions import companion_names
 from ._frameworks import LEFT
-from ._pages import Page, pages_of
 from ._precision import models_of
 from ._trainers import Switch, is_off
 from ._trainers import why_not as why_not_setting
@@ -75,16 +69,13 @@ codemod = Codemod(
 OPTIMIZERS = frozenset(("torch.optim.Adam", "torch.optim.AdamW", "transformers.AdamW"))
 SINCE = (1, 10)  # torch.optim.lr_scheduler.SequentialLR
 SCHEDULERS = "torch.optim.lr_scheduler"
-WORDS = ("scheduler", "warmup")
-"""What the new schedule is called: the only one, or the one before another."""
+WORDS = ("scheduler", "warmup")  # what the new schedule is called: the only one, or the one before another
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the scheduler is made, how many steps it counts, how it is called, and what it is stepped after.
-
-    ``falling``: a schedule lets the rate fall, and lacks the warm-up.
-    """
+    """Where the scheduler is made, how many steps it counts, how it is called, what it is stepped after, and whether
+    there is one that lets the rate fall."""
 
     optimizer: Optimizer
     after: Site
@@ -93,17 +84,6 @@ class Plan:
     in_step: str
     stepped_after: Act
     falling: bool
-
-
-@dataclass(frozen=True)
-class Handed:
-    """What a module returns to Lightning: its optimizer by name (or to be named), and its schedules."""
-
-    returned: Site
-    value: Site
-    optimizer: str
-    made: Site | None
-    schedules: tuple[str, ...]
 
 
 AT_ONCE = "the learning rate of a transformer has its full height at once, and falls from there: it lacks a warm-up"
@@ -156,11 +136,12 @@ def under_trainers(program: TrainingProgram, message: str) -> Iterator[Finding |
             optimizer = program.optimizers[0] if len(program.optimizers) == 1 else None
             if optimizer is None or optimizer.qualname not in OPTIMIZERS or training.module is None:
                 continue
-            where = optimizer.site
-            try:
-                plan, reason = handed(pages_of(program)(where), optimizer), why_not_handed(program, training)
-            except Refuse as refused:
-                reason = str(refused)
+            where, handed = optimizer.site, training.module.handed
+            reason = handed if isinstance(handed, str) else why_not_handed(program, training)
+            if isinstance(handed, Handed):
+                plan = handed
+                if optimizer.site != handed.made and optimizer.target_text != handed.optimizer:
+                    reason = "`configure_optimizers` does not make the optimizer that it returns"
         yield codemod.offer(where, message, reason, plan=plan, evidence=(attention,))
 
 
@@ -168,45 +149,11 @@ def why_not_handed(program: TrainingProgram, training: Training) -> str | None:
     """What speaks against a schedule more in Lightning's hands, if anything."""
     if (oldest := program.target.oldest("lightning")) is not None and oldest < (1, 6):
         return "the project serves a Lightning that does not know how many steps there will be"
-    if training.module is None or training.module.manual:
-        return "the module steps its optimizer itself"
-    if training.module.resumes:
-        return "it may go on from a checkpoint that knows of no warm-up"
+    if training.module is None or training.module.manual or training.module.resumes:
+        return "the module steps its optimizer itself, or may go on from a checkpoint that knows of no warm-up"
     if -1 in training.argument("max_epochs").values:
         return "the training has no end"
     return goes_on_from(program, training.models)
-
-
-def handed(page: Page, optimizer: Optimizer) -> Handed:
-    """What is returned where an optimizer is made. Raises Refuse where that takes another form than the usual ones."""
-    call = page.node(optimizer.site)
-    function, statement = page.scope(call), page.statement(call)
-    returns = [each for each in ast.walk(function) if isinstance(each, ast.Return)]
-    name = optimizer.target_text
-    if len(returns) != 1 or getattr(function, "name", "") != "configure_optimizers" or returns[0].value is None:
-        raise Refuse("`configure_optimizers` does not make the optimizer and return it once")
-    if returns[0] is not function.body[-1]:  # type: ignore[attr-defined]
-        raise Refuse("what `configure_optimizers` returns is chosen at run time")
-    value = returns[0].value
-    is_made_there = statement is returns[0]
-    fields: dict[str, ast.expr] = {}
-    schedules: list[ast.expr] = []
-    rest: list[ast.expr] = [value]
-    if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == 2:
-        rest, schedules = ([*each.elts] if isinstance(each, ast.List) else [] for each in value.elts)
-    elif isinstance(value, ast.List):
-        rest = value.elts
-    elif isinstance(value, ast.Dict):
-        fields = {str(ast.literal_eval(key)): each for key, each in zip(value.keys, value.values, strict=True) if key}
-        rest, schedules = [fields["optimizer"]], [fields[key] for key in fields if key == "lr_scheduler"]
-    named = name if name is not None and not is_made_there else "optimizer"
-    if len(rest) != 1 or not (rest[0] is call or (isinstance(rest[0], ast.Name) and rest[0].id == name)):
-        raise Refuse("`configure_optimizers` returns more than the optimizer and its schedules")
-    texts = [page.text(each) for each in schedules]
-    if "monitor" in fields and texts:
-        texts = [f'{{"scheduler": {texts[0]}, "monitor": {page.text(fields["monitor"])}}}']
-    made = page.site(call) if rest[0] is call else None
-    return Handed(page.site(returns[0]), page.site(value), named, made, tuple(texts))
 
 
 def planned(program: TrainingProgram, step: Step, optimizer: Optimizer) -> Plan:
@@ -236,8 +183,7 @@ def planned(program: TrainingProgram, step: Step, optimizer: Optimizer) -> Plan:
     at_home, in_step = companion_names(optimizer, update, WORDS[falling])
     where = (update.guard.tests, update.function)
     alike = [each for each in step.scaler_updates if update.scaled and (each.guard.tests, each.function) == where]
-    last = alike[-1] if alike else update
-    return Plan(optimizer, steps.after, steps.text, at_home, in_step, last, falling)
+    return Plan(optimizer, steps.after, steps.text, at_home, in_step, alike[-1] if alike else update, falling)
 
 
 @codemod.rewrite
@@ -251,10 +197,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     for place, name in ((plan.after, plan.at_home), (plan.stepped_after.site, plan.in_step)):
         if "." not in name and edit.is_bound(name, place):
             raise Refuse(f"the name {name} is taken")
-    total = plan.total
-    edit.after(
-        plan.after, *written(edit, plan.after, total, plan.at_home, plan.optimizer.target_text or "", plan.falling)
-    )
+    optimizer = plan.optimizer.target_text or ""
+    edit.after(plan.after, *written(edit, plan.after, plan.total, plan.at_home, optimizer, plan.falling))
     name, word = plan.at_home, WORDS[plan.falling]
     for hop in plan.optimizer.passes:
         edit.pass_on(hop.call, name, beside=hop.argument)

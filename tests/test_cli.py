@@ -12,8 +12,8 @@ from commands import SLOW, Ran, Run, runner
 
 from turbofix import telling
 from turbofix.codemod import GROUPS
-from turbofix.engine import project
-from turbofix.engine.project import NothingToVerify
+from turbofix.engine import project, verifying
+from turbofix.engine.verifying import NothingToVerify
 from turbofix.source.files import Workspace
 from turbofix.verify import Options
 
@@ -361,8 +361,8 @@ def test_what_follows_the_first_double_dash_is_the_script_s(
         asked.append((path, args))
         raise NothingToVerify("stop here")
 
-    monkeypatch.setattr(project, "plan_verification", plan)
-    monkeypatch.setattr(project, "plan_comparison", lambda *_: pytest.fail("there is no CANDIDATE"))
+    monkeypatch.setattr(verifying, "plan_verification", plan)
+    monkeypatch.setattr(verifying, "plan_comparison", lambda *_: pytest.fail("there is no CANDIDATE"))
     assert run("verify", "train.py", "--", "--epochs", "1", "--", "--help").code == 2
     assert run("verify", "--seed", "3", "train.py").code == 2
     assert run("apply", "--verify", "train.py", "--", "-x").code == 2
@@ -483,7 +483,7 @@ def test_results_survive_a_narrow_encoding(script: Path, tmp_path: Path) -> None
 
 
 def test_a_plan_has_one_stage_per_codemod_and_can_leave_some_out(script: Path) -> None:
-    request = project.plan_verification(script, ["--epochs", "1"], project.Chosen(), Options(), Workspace())
+    request = verifying.plan_verification(script, ["--epochs", "1"], project.Chosen(), Options(), Workspace())
     assert request.script == script
     assert request.args == ("--epochs", "1")
     names = [stage.codemod for stage in request.stages]
@@ -512,7 +512,7 @@ def test_a_plan_can_leave_a_single_finding_out(tmp_path: Path) -> None:
         "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
     )
     chosen = project.Chosen(select=("tf32", "fused-optimizer"))
-    request = project.plan_verification(path, [], chosen, Options(), Workspace())
+    request = verifying.plan_verification(path, [], chosen, Options(), Workspace())
     (stage,) = [stage for stage in request.stages if stage.codemod == "fused-optimizer"]
     first, second = stage.pieces
     assert (path, 5) in first.lines and (path, 5) not in second.lines
@@ -534,7 +534,7 @@ def test_what_evaluations_alone_gain_by_is_not_dropped_for_what_timed_steps_show
         "model.eval()\nfor x, y in loader:\n    print((model(x) - y).abs().max().item())\n"
     )
     chosen = project.Chosen(select=("no-grad-eval",))
-    request = project.plan_verification(path, [], chosen, Options(), Workspace())
+    request = verifying.plan_verification(path, [], chosen, Options(), Workspace())
     assert [(stage.codemod, stage.for_speed) for stage in request.stages] == [("no-grad-eval", False)]
 
 
@@ -556,7 +556,7 @@ def test_copies_of_evaluations_alone_are_not_dropped_for_what_timed_steps_show(
         "            total += (model(x.to(device)) - y.to(device)).abs().max()\n    print(total)\n"
     )
     chosen = project.Chosen(select=("pin-memory", "non-blocking"))
-    request = project.plan_verification(path, [], chosen, Options(), Workspace())
+    request = verifying.plan_verification(path, [], chosen, Options(), Workspace())
     found = {stage.codemod: stage.for_speed for stage in request.stages}
     assert found == {"pin-memory": for_speed, "non-blocking": for_speed}
 
@@ -565,25 +565,25 @@ def test_a_script_that_apply_would_not_change_has_nothing_to_verify(tmp_path: Pa
     path = tmp_path / "a.py"
     path.write_text("print(1)\n")
     with pytest.raises(NothingToVerify, match="nothing to verify"):
-        project.plan_verification(path, [], project.Chosen(), Options(), Workspace())
+        verifying.plan_verification(path, [], project.Chosen(), Options(), Workspace())
 
 
 def test_a_candidate_is_a_file_or_a_folder_laid_over_the_script_s(script: Path, tmp_path: Path) -> None:
     risk = project.DEFAULT_RISK
     file = tmp_path / "other.py"
     file.write_text("x = 1\n")
-    request = project.plan_comparison(script, file, [], risk, Options())
+    request = verifying.plan_comparison(script, file, [], risk, Options())
     assert [stage.files for stage in request.stages] == [{script: b"x = 1\n"}]
     folder = tmp_path / "new"
     (folder / "pkg").mkdir(parents=True)
     (folder / "train.py").write_text("y = 1\n")
     (folder / "pkg" / "m.py").write_text("z = 1\n")
-    request = project.plan_comparison(script, folder, [], risk, Options())
+    request = verifying.plan_comparison(script, folder, [], risk, Options())
     assert request.stages[0].files == {script: b"y = 1\n", tmp_path / "pkg" / "m.py": b"z = 1\n"}
     for wrong, sentence in ((tmp_path / "none.py", "no such file"), (tmp_path / "empty", "no files")):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(NothingToVerify, match=sentence):
-            project.plan_comparison(script, wrong, [], risk, Options())
+            verifying.plan_comparison(script, wrong, [], risk, Options())
 
 
 def test_verify_says_in_json_too_that_there_is_nothing_to_verify(run: Run, tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from memory import ENTRY, ROOT, MemoryWorkspace
 
 from turbofix import config, registry
 from turbofix.codemod import Codemod
-from turbofix.editing.edit import Change
+from turbofix.editing.changes import Change
 from turbofix.engine import pipeline
+from turbofix.engine.moves import shift
 from turbofix.findings import Risk
 from turbofix.training.model import Target
 
@@ -183,8 +184,8 @@ def test_a_place_is_followed_through_changes_at_its_own_offset() -> None:
     text = "a = 1  # \x0c is no newline\nf(a)\n"
     start = text.index("f(a)")
     changes = [Change(start, start, "b = 2\n"), Change(start, start, "    ")]
-    assert pipeline.shift(text, changes, 2, 0) == (3, 4)
-    assert pipeline.shift(text, changes, 1, 0) == (1, 0)
+    assert shift(text, changes, 2, 0) == (3, 4)
+    assert shift(text, changes, 1, 0) == (1, 0)
 
 
 def test_tf32_and_autocast_are_judged_alone_and_applied_in_one_order() -> None:

@@ -15,8 +15,9 @@ from commands import SLOW, Ran, Run, runner
 from turbofix.editing.edit import Edit, Refuse
 from turbofix.editing.selfcheck import check_text
 from turbofix.engine import project
-from turbofix.engine.pipeline import FileReport, shift
+from turbofix.engine.moves import shift
 from turbofix.engine.project import Chosen
+from turbofix.engine.reports import FileReport
 from turbofix.findings import InPlace
 from turbofix.report import diff, renderer
 from turbofix.source.files import Source, SourceError, Workspace, decode, python_files

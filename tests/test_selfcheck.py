@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from sites import BOM, PATH, at, edit_of
 
-from turbofix.editing.edit import Change, Edit, Role, changed
+from turbofix.editing.changes import Change, Role, changed
+from turbofix.editing.edit import Edit
 from turbofix.editing.selfcheck import check, check_text, unbound
 from turbofix.source.nodes import stretches
 

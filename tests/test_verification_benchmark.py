@@ -17,7 +17,7 @@ from benchmarks.verification import broken, good, tables
 from benchmarks.verification.__main__ import app, chosen
 from benchmarks.verification.measure import Verified, verify_all
 from benchmarks.verification.rewrites import SCRIPTS, Rewrite, edited
-from turbofix.engine.project import plan_comparison
+from turbofix.engine.verifying import plan_comparison
 from turbofix.findings import Risk
 from turbofix.verify import Options, verify
 

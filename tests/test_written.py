@@ -113,7 +113,7 @@ def report(values):
 def load(path):
     if os.path.exists(path):
         with open(path, "rb") as file:
-            return pickle.load(file)  # cache-preprocessing
+            return pickle.load(file)
     return None
 
 
@@ -141,7 +141,7 @@ def train_epoch(model, loader, optimizer, epoch):
 
 def main():
     model = Net().cuda()
-    table = torch.tensor(load("table.pkl")).cuda()  # preload-dataset
+    table = torch.tensor(load("table.pkl")).cuda()
     optimizer = torch.optim.Adam(model.parameters())
     optimizer.param_groups[0]["lr"] = 0.1
     schedule = Warmup(optimizer)  # warmup-schedule
@@ -236,7 +236,7 @@ class Agent:
             loss = loss + p.norm()
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm(self.policy.parameters(), 1.0)  # modern-api
+        nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)
         self.optimizer.step()
 
     def test(self, batches):
@@ -321,7 +321,7 @@ model = Decoder(8).cuda()
 criterion = Loss()
 optimizer = torch.optim.Adam(model.parameters())
 for epoch in range(9):
-    for x, y in training(data):  # hoist-loader
+    for x, y in training(data):
         loss = criterion(model(x.cuda()), y.cuda())
         optimizer.zero_grad()
         loss.backward()

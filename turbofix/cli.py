@@ -14,8 +14,9 @@ import typer
 
 from turbofix import __version__, registry, telling
 from turbofix.config import ConfigError, parse_gpu, parse_torch_version
-from turbofix.engine import project
-from turbofix.engine.project import Chosen, NothingToVerify, Outcome, shown
+from turbofix.engine import project, verifying
+from turbofix.engine.project import Chosen, Outcome, shown
+from turbofix.engine.verifying import NothingToVerify
 from turbofix.findings import Risk
 from turbofix.report.text import Style
 from turbofix.source.files import STDIN, Source, SourceError, Workspace
@@ -429,14 +430,14 @@ def verify(  # noqa: PLR0913
     arguments = script_arguments(context)
     try:
         if candidate is None:
-            request = project.plan_verification(script, arguments, chosen, options, Workspace())
+            request = verifying.plan_verification(script, arguments, chosen, options, Workspace())
         else:
             if context.obj is None and not candidate.exists():
                 raise NothingToVerify(
                     f"there is no file {shown(candidate)} to compare with; if this is an argument of the script, put "
                     "`--` before it"
                 )
-            request = project.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
+            request = verifying.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
     except NothingToVerify as reason:
         if output_format is not VerifyFormat.JSON:
             raise
@@ -506,8 +507,8 @@ def apply_verified(  # noqa: PLR0913
     """Verify the rewrite of a script, and write (or print) what survived."""
     workspace = Workspace()
     try:
-        request = project.plan_verification(script, arguments, chosen, options, workspace)
-    except project.NothingToChange as reason:
+        request = verifying.plan_verification(script, arguments, chosen, options, workspace)
+    except verifying.NothingToChange as reason:
         say(str(reason))
         return CLEAN
     verification = run_verification(request, output.quiet, output.verbose)
@@ -517,7 +518,7 @@ def apply_verified(  # noqa: PLR0913
     if not verification.kept:
         say("nothing survived the verification, so nothing was changed")
         return FOUND
-    kept = project.as_files(verification.kept, workspace)
+    kept = verifying.as_files(verification.kept, workspace)
     if not write:
         from turbofix.report import diff
 
@@ -629,7 +630,7 @@ def summarize(outcome: Outcome, written: Sequence[Path], write: bool) -> None:
         say("nothing to change")
     tell_untried(outcome)
     for rewriting in outcome.rewritings:
-        for sentence in project.made_void(rewriting):
+        for sentence in verifying.made_void(rewriting):
             say(sentence)
     for (codemod, path), objection in outcome.objections.items():
         say(f"{shown(path)}: {codemod} was not applied: {project.ruled_out(objection)}")

@@ -12,7 +12,8 @@ from typing import Any
 from turbofix import registry
 from turbofix.config import ConfigError
 from turbofix.engine import project
-from turbofix.engine.project import Chosen, NothingToVerify, Outcome, shown
+from turbofix.engine.project import Chosen, Outcome, shown
+from turbofix.engine.verifying import NothingToVerify
 from turbofix.records import dataclass
 from turbofix.report import renderer
 from turbofix.report.text import Style

@@ -15,6 +15,7 @@ from benchmarks.precision.corpus import Checkout, Program
 from benchmarks.precision.pool import TookTooLong, limited
 from turbofix import registry
 from turbofix.engine import pipeline
+from turbofix.engine.reports import Rewriting, Trust
 from turbofix.findings import Risk
 from turbofix.source.files import Source, SourceError, Workspace, decode
 from turbofix.training.model import Target
@@ -60,10 +61,10 @@ def look(program: Program) -> Swept:
 
 def believe(program: Program) -> Swept:
     """As ``sweep``, with everything believed that findings rest on."""
-    return sweep(program, trust=pipeline.Trust(likely=True))
+    return sweep(program, trust=Trust(likely=True))
 
 
-def sweep(program: Program, *, rewrite: bool = True, trust: pipeline.Trust = pipeline.Trust()) -> Swept:  # noqa: B008
+def sweep(program: Program, *, rewrite: bool = True, trust: Trust = Trust()) -> Swept:  # noqa: B008
     """Analyse one file, apply everything to it, twice, and look at the outcome. ``seconds`` are the analysis's."""
     name = f"{program.repository}/{program.path}"
     checkout = Checkout(program.folder)
@@ -78,7 +79,7 @@ def sweep(program: Program, *, rewrite: bool = True, trust: pipeline.Trust = pip
         with limited() as clock:
             report = pipeline.analyze(program.file, checkout, codemods, Target())
             seconds = clock()
-        first = pipeline.Rewriting(program.file, {}, (), report)
+        first = Rewriting(program.file, {}, (), report)
         if rewrite and any(each.fixable for each in report.findings):  # else there is nothing that apply would do
             with limited():
                 first = pipeline.apply(program.file, checkout, codemods, Target(), RISK, trust=trust, report=report)
@@ -113,9 +114,7 @@ def sweep(program: Program, *, rewrite: bool = True, trust: pipeline.Trust = pip
     )
 
 
-def changed(
-    program: Program, rewriting: pipeline.Rewriting, workspace: Workspace
-) -> tuple[dict[str, intact.Pair], list[str]]:
+def changed(program: Program, rewriting: Rewriting, workspace: Workspace) -> tuple[dict[str, intact.Pair], list[str]]:
     """The bytes of every changed file before and after, and what stopped others."""
     files: dict[str, intact.Pair] = {}
     problems: list[str] = []
@@ -134,7 +133,7 @@ def changed(
     return files, problems
 
 
-def said(program: Program, rewriting: pipeline.Rewriting, trust: pipeline.Trust) -> Iterator[Said]:
+def said(program: Program, rewriting: Rewriting, trust: Trust) -> Iterator[Said]:
     """The findings of one file, with what became of them."""
     void = {(each.codemod, each.message) for each in rewriting.void}
     for each in rewriting.report.findings:
@@ -150,7 +149,7 @@ def said(program: Program, rewriting: pipeline.Rewriting, trust: pipeline.Trust)
         yield Said(program.repository, path, each.site.line, each.site.column, each.codemod, state)
 
 
-def again(program: Program, second: pipeline.Rewriting) -> Iterator[str]:
+def again(program: Program, second: Rewriting) -> Iterator[str]:
     """What a second apply would change."""
     for path in second.texts:
         name = path.relative_to(program.folder).as_posix()

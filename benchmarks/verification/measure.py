@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.verification.rewrites import Rewrite, Subject
-from turbofix.engine.project import plan_comparison
+from turbofix.engine.verifying import plan_comparison
 from turbofix.verify import Inconclusive, Options, Request, isolation
 from turbofix.verify.blame import Blame
 from turbofix.verify.lease import scratch_folder

@@ -15,82 +15,23 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turbofix.editing.changes import Change, Conflict, Role, Shift, changed, composed, conflict
+from turbofix.editing.changes import Refuse as Refuse  # noqa: PLC0414  (what codemods raise is handed on)
 from turbofix.records import dataclass
-from turbofix.regex import NEWLINE
 from turbofix.source.datafile import is_data
 from turbofix.source.site import STUB, Site
 
 if TYPE_CHECKING:
     import libcst as cst
 
-    from turbofix.editing.layout import Bracket
+    from turbofix.editing.brackets import Bracket
     from turbofix.editing.positions import Tree, Trees
     from turbofix.source.datafile import DataText, Node
 
 _LAST = -1
-
-
-class Refuse(Exception):  # noqa: N818  (an outcome, not an error)
-    """The edit cannot be made safely; the argument is one sentence for the user."""
-
-
-class Conflict(Exception):  # noqa: N818
-    """Two changes of one parse overlap."""
-
-
-class Role(IntEnum):
-    """What a change is, in the order in which changes at one offset come."""
-
-    SUFFIX = 0  # behind an expression; the deepest first
-    AFTER = 1  # behind a statement; the deepest first
-    ADDED = 2  # an item of a call, a mapping or a parameter list
-    IMPORT = 3
-    BEFORE = 4  # before a statement
-    HEADER = 5  # the line that a wrap adds
-    INDENT = 6
-    OPEN = 7  # an opening parenthesis; the outermost first
-    REPLACED = 8
-
-
-@dataclass(frozen=True)
-class Change:
-    """``text`` replaces the characters ``start`` to ``end`` of one file.
-
-    ``depth`` is how deep in the tree the thing stands that it belongs to, ``anchor`` where that starts, for what is put
-    behind a thing or around it. ``lines``: it is made of whole lines.
-    ``rewrites``: the statements there are replaced by others (``replace_lines``), so their strings may go.
-    """
-
-    start: int
-    end: int
-    text: str
-    role: Role = Role.REPLACED
-    depth: int = 0
-    lines: bool = False
-    rewrites: bool = False
-    anchor: int = -1
-
-
-@dataclass(frozen=True)
-class Shift:
-    """Lines ``start`` to ``end`` move one ``unit`` deeper behind ``pad``.
-
-    ``header`` is the change that causes it, ``depth`` that of the statements which move. Lines that start inside one of
-    the strings ``kept`` stay where they are. ``tidy``: two blank lines above a statement of the file become one.
-    """
-
-    start: int
-    end: int
-    pad: str
-    unit: str
-    header: Change
-    depth: int
-    kept: tuple[tuple[int, int], ...] = ()
-    tidy: bool = False
 
 
 # One step of an edit, as the calls below log it. Steps on one bracket or block are laid out together at the end.
@@ -135,6 +76,21 @@ class _Deleted:
 
 
 _Step = _Spliced | _Moved | _Added | _Dropped | _Deleted
+
+
+@dataclass(frozen=True)
+class WrittenCall:
+    """A call as it stands in the text: its function, and what it is given, each with its name, its stars or ""."""
+
+    function: Site
+    name: str
+    given: tuple[tuple[str, str], ...]
+
+    def value(self, name: str, position: int | None = None) -> str | None:
+        """The text of an argument, by its name or its position; None where it is not passed by either."""
+        found = next((text for key, text in self.given if key == name), None)
+        at_place = position is not None and position < len(self.given) and not self.given[position][0]
+        return self.given[position][1] if found is None and at_place and position is not None else found
 
 
 class Edit:
@@ -183,6 +139,18 @@ class Edit:
             return site
         tree = self._tree(site)
         return tree.site(tree.statement(site))
+
+    def call(self, site: Site) -> WrittenCall:
+        """The call at a site, as it is written. Raises Refuse where none stands there."""
+        from turbofix.editing import brackets
+
+        tree = self._tree(site)
+        node = brackets.call_at(tree, site)
+        given = (
+            (each.keyword.value if each.keyword is not None else each.star, tree.source(each.value))
+            for each in node.args
+        )
+        return WrittenCall(tree.site(node.func), tree.source(node.func), tuple(given))
 
     def in_data(self, site: Site) -> bool:
         """Whether what is written for ``site`` goes into a configuration file, which takes literals alone."""
@@ -247,11 +215,11 @@ class Edit:
         Raises Refuse on ``*``/``**`` that may hold it (``keyword_only``: on ``**``; ``spelled_out``: what ``**``
         unpacks is known to hold no such key), and Conflict where this edit gave it another value.
         """
-        from turbofix.editing import layout
+        from turbofix.editing import brackets, layout
 
         tree = self._tree(call)
-        node = layout.call_at(tree, call)
-        present = layout.argument_index(node, name, position)
+        node = brackets.call_at(tree, call)
+        present = brackets.argument_index(node, name, position)
         if present is not None:
             self._splice(tree, layout.replaced(tree, node.args[present].value, value))
             return
@@ -259,19 +227,19 @@ class Edit:
             for place in places:
                 self.setting(place, name, value, instead=True)
             return
-        layout.refuse_unpacking(node, name, keyword_only=keyword_only, spelled_out=spelled_out)
-        self._add(tree, node, layout.before_unpacked(node), name, f"{name}{layout.equals_sign(node)}{value}")
+        brackets.refuse_unpacking(node, name, keyword_only=keyword_only, spelled_out=spelled_out)
+        self._add(tree, node, brackets.before_unpacked(node), name, f"{name}{brackets.equals_sign(node)}{value}")
 
     def drop_argument(self, call: Site, name: str, position: int | None = None) -> None:
         """Take the argument out, with its comma and, if alone on it, its line; comments stay.
 
         Raises Refuse where the call has no such argument, or where positional arguments behind it would move up.
         """
-        from turbofix.editing import layout
+        from turbofix.editing import brackets
 
         tree = self._tree(call)
-        node = layout.call_at(tree, call)
-        self._log(_Dropped(tree.path, node, layout.droppable_index(node, name, position)))
+        node = brackets.call_at(tree, call)
+        self._log(_Dropped(tree.path, node, brackets.droppable_index(node, name, position)))
 
     def drop_element(self, listed: Site, index: int) -> None:
         """Take an element out of a list display, as ``drop_argument`` does an argument."""
@@ -283,14 +251,14 @@ class Edit:
 
         ``key`` is the bare word (``"num_workers"``). Raises Refuse where an unpacked mapping may overrule or hold it.
         """
-        from turbofix.editing import layout
+        from turbofix.editing import brackets, layout
 
         tree = self._tree(mapping)
         node = tree.node(mapping)
-        if layout.is_dict_call(node):
+        if brackets.is_dict_call(node):
             self.argument(mapping, key, value)
             return
-        present, text = layout.entry(tree, node, key, value)
+        present, text = brackets.entry(tree, node, key, value)
         if present is not None:
             self._splice(tree, layout.replaced(tree, present, value))
         else:
@@ -317,7 +285,7 @@ class Edit:
 
     # --- statements; any site inside a statement stands for it
     def before(self, site: Site, *lines: str, above_comments: bool = False) -> None:
-        """New lines before the statement, indented as it is; a one-line suite or shared line gets ``new; statement``.
+        """New lines before the statement, indented as it is. Raises Refuse where it shares its line.
 
         ``above_comments`` puts them above the comments that stand directly over the statement.
         """
@@ -416,11 +384,11 @@ class Edit:
 
         Raises Refuse where ``beside`` is missing or variadic, or the function has the parameter already.
         """
-        from turbofix.editing import layout
+        from turbofix.editing import brackets
 
         tree = self._tree(function)
         node = tree.node(function)
-        index, text = layout.new_parameter(tree, node, name, beside)
+        index, text = brackets.new_parameter(tree, node, name, beside)
         self._add(tree, node, index, name, text)
 
     def pass_on(self, call: Site, text: str, beside: Site, name: str | None = None) -> None:
@@ -428,12 +396,12 @@ class Edit:
 
         ``name`` is the parameter's, by default the last word of ``text`` (``scaler`` for ``self.scaler``).
         """
-        from turbofix.editing import layout
+        from turbofix.editing import brackets
 
         tree = self._tree(call)
-        node = layout.call_at(tree, call)
+        node = brackets.call_at(tree, call)
         keyword = name or text.rpartition(".")[2]
-        index, argument = layout.passed_on(tree, node, text, keyword, tree.node(beside))
+        index, argument = brackets.passed_on(tree, node, text, keyword, tree.node(beside))
         self._add(tree, node, index, keyword, argument)
 
     # --- all or nothing
@@ -572,7 +540,7 @@ class Edit:
         self._log(_Added(tree.path, owner, index, name, text))
 
     def _changes_of(self, path: Path) -> tuple[Change, ...]:
-        from turbofix.editing import layout
+        from turbofix.editing import brackets, layout
 
         steps = [step for step in self._steps if step.path == path]
         changes = [change for step in steps if isinstance(step, _Spliced) for change in step.changes]
@@ -584,9 +552,9 @@ class Edit:
         tuples: dict[cst.Tuple, list[str]] = {}
         calls: dict[cst.Call, list[str]] = {}
         for owner in owners:
-            bracket: Bracket = layout.bracket(tree, owner)
-            around = layout.bare_tuple(tree, owner)
-            call = layout.call_around(tree, owner) if around is None else None
+            bracket: Bracket = brackets.bracket(tree, owner)
+            around = brackets.bare_tuple(tree, owner)
+            call = brackets.call_around(tree, owner) if around is None else None
             texts = [step.text for step in steps if isinstance(step, _Added) and step.owner is owner]
             if around is not None:
                 bracket = replace(bracket, breakable=False)
@@ -599,16 +567,16 @@ class Edit:
             for step in sorted(items, key=lambda item: not item.positional):
                 added.setdefault(step.index % max(len(bracket.items), 1), []).append(step.text)
             dropped = {step.index for step in steps if isinstance(step, _Dropped) and step.owner is owner}
-            changes += layout.changed_items(tree, bracket, added, dropped)
+            changes += brackets.changed_items(tree, bracket, added, dropped)
         for around, texts in tuples.items():
-            changes += layout.one_per_line(tree, around, texts)
+            changes += brackets.one_per_line(tree, around, texts)
         for call, texts in calls.items():
             if call not in owners:  # one that is given an argument itself is laid out with it
-                changes += layout.argument_per_line(tree, call, texts)
+                changes += brackets.argument_per_line(tree, call, texts)
         gone = [step.statement for step in steps if isinstance(step, _Deleted)]
         for moved in steps:
             if isinstance(moved, _Moved) and moved.statements and all(each in gone for each in moved.statements):
-                raise _conflict(tree.text, moved.shift.start)  # nothing would be left under the new header
+                raise conflict(tree.text, moved.shift.start)  # nothing would be left under the new header
         changes += layout.deleted(tree, gone)
         return composed(tree.text, _one_group(changes), shifts)
 
@@ -658,138 +626,3 @@ def _refuse_marks(text: str, moved: bool) -> None:
         raise Refuse("the code to be changed is spread over several cells of the notebook")
     if MARK in text and not moved:
         raise Refuse("a magic or a shell line of the notebook stands in the code to be changed")
-
-
-# --- text --------------------------------------------------------------------------------------------------------
-
-
-def changed(text: str, changes: Sequence[Change]) -> str:
-    """The text after changes that are in order and disjoint."""
-    parts: list[str] = []
-    at = 0
-    for change in changes:
-        parts += [text[at : change.start], change.text]
-        at = change.end
-    return "".join([*parts, text[at:]])
-
-
-def undone(old: str, new: str, changes: Sequence[Change]) -> str:
-    """The text before changes: what stands in ``new`` outside them, what stood in ``old`` inside."""
-    parts: list[str] = []
-    at = moved = 0
-    for change in changes:
-        start = change.start + moved
-        parts += [new[at:start], old[change.start : change.end]]
-        at = start + len(change.text)
-        moved += len(change.text) - (change.end - change.start)
-    return "".join([*parts, new[at:]])
-
-
-def composed(text: str, changes: Iterable[Change], shifts: Iterable[Shift]) -> tuple[Change, ...]:
-    """All changes in order, with the re-indentation that the shifts ask for. Raises Conflict where two overlap."""
-    shifts = _disjoint(text, shifts)
-    own = list(dict.fromkeys(changes))
-    for shift in shifts:
-        for change in own:
-            if change.start < shift.start < change.end or change.start < shift.end < change.end:
-                raise _conflict(text, change.start)
-        moved = [_shifted(shift, change) if _is_inside(shift, change) else change for change in own]
-        own = moved
-    for shift in shifts:
-        replaced = [change for change in own if change.end > change.start]
-        own += [shift.header, *_moved_lines(text, shift, replaced)]
-    ordered = sorted(enumerate(own), key=lambda pair: (*_rank(pair[1]), pair[0]))
-    at = 0
-    for _number, change in ordered:
-        if change.start < at:
-            raise _conflict(text, change.start)
-        at = max(at, change.end)
-    _refuse_meetings(text, own)
-    return tuple(change for _number, change in ordered)
-
-
-def _refuse_meetings(text: str, changes: Sequence[Change]) -> None:
-    """Raise Conflict where two changes do not overlap and yet cannot both be made."""
-    replaced = [change for change in changes if change.end > change.start and change.role is Role.REPLACED]
-    suffixes: dict[tuple[int, int], Change] = {}
-    for change in changes:
-        for other in replaced:
-            if other.start <= change.anchor < other.end and change.depth > other.depth:
-                raise _conflict(text, change.anchor)  # it belongs to something that goes
-        if change.role is Role.SUFFIX and suffixes.setdefault((change.start, change.depth), change) != change:
-            raise _conflict(text, change.start)  # one expression is extended in two ways
-
-
-def _rank(change: Change) -> tuple[int, int, int]:
-    return change.start, change.role, -change.depth if change.role <= Role.AFTER else change.depth
-
-
-def _disjoint(text: str, shifts: Iterable[Shift]) -> list[Shift]:
-    ordered = sorted(dict.fromkeys(shifts), key=lambda shift: (shift.start, shift.end))
-    for one, other in itertools.pairwise(ordered):
-        if other.start < one.end:
-            raise _conflict(text, other.start)
-    return ordered
-
-
-def _conflict(text: str, at: int) -> Conflict:
-    return Conflict(f"two changes meet on line {len(NEWLINE.findall(text, 0, at)) + 1}")
-
-
-def _is_inside(shift: Shift, change: Change) -> bool:
-    """Whether a change belongs to the lines that move."""
-    if change.start == shift.start:
-        return not change.lines or change.end > change.start
-    if change.start == shift.end:  # behind the last statement of the range, or of a block in it
-        return change.lines and change.role is Role.AFTER and change.depth > shift.depth
-    return shift.start < change.start < shift.end
-
-
-def _shifted(shift: Shift, change: Change) -> Change:
-    """A change inside the lines that move: its own lines move along (the first only if it is a whole line)."""
-    parts = re.split(r"(\r\n|\n|\r)", change.text)
-    for number in range(0 if change.lines else 2, len(parts), 2):
-        line = parts[number]
-        if line.strip():
-            at = _moved_at(shift, line)
-            parts[number] = line[:at] + shift.unit + line[at:]
-    return replace(change, text="".join(parts))
-
-
-def _moved_at(shift: Shift, line: str) -> int:
-    """Where in a line the space comes that moves it."""
-    return len(shift.pad) if line.startswith(shift.pad) else 0
-
-
-def _moved_lines(text: str, shift: Shift, replaced: Sequence[Change]) -> Iterator[Change]:
-    """The re-indentation of each line that does not start in a string or in text that is replaced anyway."""
-    at = shift.start
-    while at < shift.end:
-        newline = NEWLINE.search(text, at, shift.end)
-        start, at = at, newline.end() if newline else shift.end
-        line = text[start:at]
-        if any(first < start < last for first, last in shift.kept):
-            continue
-        if not line.strip():
-            if (
-                shift.tidy
-                and _is_second_blank(text, start, at)
-                and not any(_swallows(each, start) for each in replaced)
-            ):
-                yield Change(start, at, "", Role.INDENT)
-            continue
-        if any(_swallows(change, start) for change in replaced):
-            continue
-        place = start + _moved_at(shift, line)
-        yield Change(place, place, shift.unit, Role.INDENT)
-
-
-def _is_second_blank(text: str, start: int, end: int) -> bool:
-    """Whether the blank line follows on another one, above a line that is not indented."""
-    above = text[:start].splitlines()[-1:]
-    below = next((line for line in text[end:].splitlines() if line.strip()), "")
-    return bool(above) and not above[0].strip() and below[:1].strip() != ""
-
-
-def _swallows(change: Change, line: int) -> bool:
-    return change.start < line < change.end or (change.lines and change.start == line < change.end)

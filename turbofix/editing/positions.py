@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from turbofix.editing.changes import Refuse
 from turbofix.editing.cst import CodegenState, cst
-from turbofix.editing.edit import Refuse
 from turbofix.editing.imports import Names
 from turbofix.regex import NEWLINE, regex
 from turbofix.source.nodes import children, indent, parse, readable, words

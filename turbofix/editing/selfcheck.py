@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from turbofix.editing.edit import Change, Edit, Role, undone
+from turbofix.editing.changes import Change, Role, undone
+from turbofix.editing.edit import Edit
 from turbofix.regex import NEWLINE
 from turbofix.source.datafile import NotPlainError, is_data, lost, read
 from turbofix.source.magics import MARK, MASKED

@@ -7,15 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from turbofix.engine.workspace import Workspace
 from turbofix.regex import regex
 from turbofix.source.datafile import is_data
 from turbofix.source.files import is_root, python_files
 from turbofix.source.searched import added_folders
-
-if TYPE_CHECKING:
-    from turbofix.engine.pipeline import Workspace
 
 _FILES_SEARCHED = 1000
 _IMPORT = regex(

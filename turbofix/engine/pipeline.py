@@ -8,33 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from turbofix.assumptions import OPTION_DEFAULT, READ_WHOLE, SCRIPT_MENDED, Assumption
 from turbofix.codemod import Codemod
 from turbofix.config import Suppressions, suppressions
 from turbofix.engine.importers import followed
-from turbofix.engine.sentences import examined_retold, in_place_retold, with_lines
+from turbofix.engine.moves import WayBack, move
+from turbofix.engine.reports import Applied, FileReport, Rewriting, Trust, judged, name_of, place, refused
+from turbofix.engine.workspace import Workspace
 from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.nodes import newer_reads, unreadable
-from turbofix.source.site import STUB, Site, Spot, spot
+from turbofix.source.site import STUB
 
 if TYPE_CHECKING:
     from types import FunctionType
 
-    from typing_extensions import Self
-
-    from turbofix.editing.edit import Change, Edit
-    from turbofix.source.notebook import Cells
+    from turbofix.editing.edit import Edit
     from turbofix.training.model import Target, TrainingProgram
 
 PASSES = 4
@@ -53,25 +51,6 @@ MOST_IMPORTS = 50
 """So many modules are looked through for these words."""
 
 
-class Workspace(Protocol):
-    """Texts of files, over the disk."""
-
-    def read(self, path: Path, /) -> str | None:
-        """The text of a file, or None where there is none."""
-
-    def file(self, place: str, /) -> Path | None:
-        """The path of a file, where there is one that can be read."""
-
-    def with_texts(self, texts: Mapping[Path, str], /) -> Self:
-        """The same workspace with other texts for some files."""
-
-    def root(self, entry: Path, /) -> Path:
-        """The folder of the project that the script belongs to."""
-
-    def beside(self, entry: Path, /, *suffixes: str) -> Iterable[Path]:
-        """The Python files of the project that the script belongs to, as far as they are searched; or others."""
-
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
 Said: TypeAlias = Finding | Refusal | InPlace
@@ -83,108 +62,6 @@ Keep = Callable[[Path, Codemod], bool]
 def keep_everything(path: Path, codemod: Codemod) -> bool:
     """The default ``Keep``."""
     return True
-
-
-@dataclass(frozen=True)
-class Trust:
-    """What the user believes, and a run has shown, of the assumptions that findings rest on, by name.
-
-    ``likely``: all that is open is believed when the program is rewritten. ``declared``: these hold, the user says.
-    ``refuted``: these do not hold, as a run has shown; ``without`` are findings that are left out, by ``name_of``.
-    """
-
-    likely: bool = False
-    declared: frozenset[str] = frozenset()
-    refuted: frozenset[str] = frozenset()
-    without: frozenset[str] = frozenset()
-
-    def told(self, finding: Finding, declared_here: frozenset[str]) -> Finding | Refusal:
-        """A finding with what is declared left out of what it assumes; a refusal where a run has refuted that."""
-        open_ones = tuple(each for each in finding.assumes if each.name not in self.declared | declared_here)
-        refuted = next((each for each in open_ones if each.name in self.refuted), None)
-        if refuted is not None:
-            why = f"it rests on `{refuted.name}`, which a run has refuted"
-            said = (finding.codemod, finding.group, finding.site, finding.message, why, finding.risk, finding.gain)
-            return Refusal(*said, finding.evidence)
-        return finding if open_ones == finding.assumes else replace(finding, assumes=open_ones)
-
-    def accepts(self, finding: Finding) -> bool:
-        """Whether a finding is rewritten as far as its assumptions go."""
-        return self.likely or not finding.assumes
-
-
-@dataclass(frozen=True)
-class FileReport:
-    """What was found from one entry script: sorted by path, line, column, codemod.
-
-    ``error`` is a sentence where the file could not be read as Python; ``notes`` are sentences for the user about what
-    went wrong inside turbofix (each one a bug of ours), with the traceback behind the sentence's line. ``cells`` are
-    those of a notebook. ``mended``: what stops the script today is rewritten, so that what rests on that alone is
-    accepted. ``defines``: it holds a training loop and starts no training by itself; ``started_by`` are scripts that
-    import it. ``risk`` is the highest that the user accepts for it, ``likely`` whether what rests on assumptions is
-    accepted, too. ``warnings`` are sentences about what the user wrote amiss. ``acts_on`` are the lines of other files
-    that a training does something on, ``unfollowed`` sentences about what may train where nothing was seen to.
-    """
-
-    path: Path
-    framework: str
-    trains: bool
-    findings: tuple[Examined, ...] = ()
-    in_place: tuple[InPlace, ...] = ()
-    error: str | None = None
-    notes: tuple[str, ...] = ()
-    cells: Cells | None = None
-    mended: bool = False
-    defines: bool = False
-    started_by: tuple[Path, ...] = ()
-    risk: Risk = Risk.EQUIVALENT
-    likely: bool = False
-    warnings: tuple[str, ...] = ()
-    acts_on: frozenset[tuple[Path, int]] = frozenset()
-    unfollowed: tuple[str, ...] = ()
-
-    def spot(self, site: Site) -> Spot:
-        """Where a site is, as results tell it."""
-        return spot(site, self.cells if site.path == self.path else None)
-
-    def accepts(self, each: Examined) -> bool:
-        """Whether ``apply`` would make a rewrite: its edit is safe, and its risk and certainty are accepted."""
-        return each.fixable and each.risk <= self.risk and (self.likely or self.is_settled(each))
-
-    def is_settled(self, each: Examined) -> bool:
-        """Whether a finding rests on nothing, or only on that the script is mended, which ``apply`` does first."""
-        return not each.assumes or (self.mended and each.assumes == (SCRIPT_MENDED,))
-
-
-@dataclass(frozen=True)
-class Applied:
-    """One codemod's turn: the texts of all files changed so far, after it.
-
-    Of each finding, ``lines`` has those that were changed for it, in the text before, and ``names`` what it is left out
-    by; a finding that is not in the text as it was has none.
-    """
-
-    codemod: str
-    risk: Risk
-    texts: Mapping[Path, str]
-    findings: tuple[Finding, ...]
-    unlocked: frozenset[str] = frozenset()  # the codemods that have found more since
-    lines: tuple[frozenset[tuple[Path, int]], ...] = ()
-    names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rewriting:
-    """The outcome of ``apply``: the final text of every changed file, and how it came about, turn by turn.
-
-    ``void`` are findings that were fixable in the text as it was and that an earlier rewrite has made void.
-    """
-
-    entry: Path
-    texts: Mapping[Path, str]
-    stages: tuple[Applied, ...]
-    report: FileReport
-    void: tuple[Examined, ...] = ()
 
 
 def on_one_piece(function: Function) -> Function:
@@ -528,7 +405,8 @@ class Analysis:
         the new texts is a part if ``look_again``."""
         if not candidates:
             return Turn(None, {}, (), {})
-        from turbofix.editing.edit import Conflict, Edit
+        from turbofix.editing.changes import Conflict
+        from turbofix.editing.edit import Edit
         from turbofix.editing.selfcheck import check, unbound
 
         names = " ".join(sorted({finding.codemod for finding in candidates.values()}))
@@ -577,7 +455,7 @@ class Analysis:
 
     def _prepare(self, finding: Finding, edit: Edit) -> str | None:
         """Let the codemod prepare its edit; a sentence when it cannot."""
-        from turbofix.editing.edit import Conflict, Refuse
+        from turbofix.editing.changes import Conflict, Refuse
 
         codemod = self._known[finding.codemod]
 
@@ -638,146 +516,12 @@ class Analysis:
 # --- small questions ----------------------------------------------------------------------------------------------
 
 
-def judged(finding: Finding, why_not: str | None) -> Examined:
-    """A finding with the outcome of its attempt."""
-    return Examined(
-        finding.codemod,
-        finding.group,
-        finding.site,
-        finding.message,
-        finding.risk,
-        why_not is None,
-        why_not,
-        finding.gain,
-        tuple(each.shown for each in finding.evidence),
-        finding.assumes,
-        finding.worth,
-    )
-
-
-def refused(refusal: Refusal) -> Examined:
-    """A refusal as reports show it."""
-    return Examined(
-        refusal.codemod,
-        refusal.group,
-        refusal.site,
-        refusal.message,
-        refusal.risk,
-        False,
-        refusal.why_not,
-        refusal.gain,
-        tuple(each.shown for each in refusal.evidence),
-    )
-
-
 def _still_there(done: Sequence[Finding], after: Analysis, more: Mapping[str, int]) -> str | None:
     """On the rewritten text these findings must be gone; what another codemod finds there waits for its turn."""
     if after.program is None:
         return "the rewritten program is no training program any more"
     left = (name for name, gone in Counter(each.codemod for each in done).items() if more.get(name, -gone) + gone > 0)
     return next((f"the rewritten text has a finding of {name} again" for name in left), None)
-
-
-def place(examined: Examined | Finding) -> tuple[Path, int, int]:
-    """Where a finding stands, for sorting and comparing."""
-    return examined.site.path, examined.site.line, examined.site.column
-
-
-def name_of(examined: Examined) -> str:
-    """What a finding of the text as it is is called, to be left out."""
-    return ":".join(map(str, (examined.codemod, *place(examined))))
-
-
-def move(examined: Examined, edit: Edit) -> Examined | None:
-    """The finding at the place where an edit has left it; the finding as it was where the edit replaced that place."""
-    changes = edit.changes().get(examined.site.path, ())
-    text = edit.before_text(examined.site.path)
-    if not changes or text is None:
-        return examined
-    line, column = shift(text, changes, examined.site.line, examined.site.column)
-    return replace(examined, site=examined.site._replace(line=line, column=column))
-
-
-def shift(text: str, changes: Iterable[Change], line: int, column: int) -> tuple[int, int]:
-    """Where a line (from 1) and column (from 0) of ``text`` stand after the changes, which are in order, were made."""
-    from turbofix.editing.edit import changed
-
-    offset = line_starts(text)[line - 1] + column
-    head = changed(text[:offset], [change for change in changes if change.end <= offset])
-    starts = line_starts(head)
-    return len(starts), len(head) - starts[-1]
-
-
-class WayBack:
-    """From the text after an edit to the text before."""
-
-    def __init__(self, edit: Edit, texts: Mapping[Path, str], by: str) -> None:
-        self.by = by
-        self.changes = {path: changes for path, changes in edit.changes().items() if path in texts}
-        self.old = {path: edit.before_text(path) or "" for path in self.changes}
-        self.new = {path: texts[path] for path in self.changes}
-        self.named = {path.name: path for path in self.changes}
-
-    def examined(self, each: Examined) -> Examined | None:
-        """A finding where it stood before; None where the edit has written what it speaks of."""
-        site = self.site(each.site)
-        if site is None or self.quotes_new(each.message, each.site.path):
-            return None
-        evidence = tuple(replace(seen, site=seen.site and self.site(seen.site)) for seen in each.evidence)
-        return replace(examined_retold(replace(each, evidence=evidence), self.sentence), site=site)
-
-    def in_place(self, each: InPlace) -> InPlace | None:
-        """What is right already, where it stood before."""
-        site = self.site(each.site)
-        return None if site is None else replace(in_place_retold(each, self.sentence), site=site)
-
-    def site(self, site: Site) -> Site | None:
-        """A place in the text before; None in what the edit has written."""
-        line, column, is_new = self.before(site.path, site.line, site.column)
-        end_line, end_column, _ = self.before(site.path, site.end_line, site.end_column)
-        return None if is_new else site._replace(line=line, column=column, end_line=end_line, end_column=end_column)
-
-    def quotes_new(self, sentence: str, path: Path) -> bool:
-        """Whether a sentence quotes what only the edit has written."""
-        quoted = re.findall(r"`([^`]+)`", sentence) if path in self.changes else ()
-        return any(each in self.new[path] and each not in self.old[path] for each in quoted)
-
-    def sentence(self, sentence: str, site: Site) -> str:
-        """A sentence with the lines before."""
-
-        def named(lines: Sequence[int], file: str | None) -> str | None:
-            path = self.named.get(file) if file else site.path
-            texts = self.new.get(path, "").splitlines() if path else []
-            if path is None or max(lines) > len(texts):
-                return None
-            numbers = [self.before(path, line, len(texts[line - 1]) - len(texts[line - 1].lstrip())) for line in lines]
-            if any(is_new for *_, is_new in numbers):
-                return f"a line that {self.by} writes"
-            return f"line{'s' * (len(numbers) > 1)} " + " and ".join(str(line) for line, *_ in numbers)
-
-        return with_lines(sentence, named)
-
-    def before(self, path: Path, line: int, column: int) -> tuple[int, int, bool]:
-        """A line and column before; and whether what stands there now is new."""
-        if path not in self.changes:
-            return line, column, False
-        left, at, is_new = line_starts(self.new[path])[line - 1] + column, 0, False
-        for change in self.changes[path]:
-            kept = change.start - at
-            if left < kept:
-                break
-            left, at, is_new = left - kept - len(change.text), change.end, left - kept < len(change.text)
-            if is_new:
-                left, at = 0, change.start
-                break
-        head = self.old[path][: at + left]
-        starts = line_starts(head)
-        return len(starts), len(head) - starts[-1], is_new
-
-
-def line_starts(text: str) -> list[int]:
-    """Where the lines begin, as Python counts them: a form feed begins none."""
-    return [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
 
 
 def syntax_error(path: Path, text: str) -> str | None:

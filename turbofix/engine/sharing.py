@@ -13,7 +13,7 @@ from turbofix.regex import regex
 
 if TYPE_CHECKING:
     from turbofix.assumptions import Assumption
-    from turbofix.engine.pipeline import FileReport
+    from turbofix.engine.reports import FileReport
     from turbofix.findings import Examined
     from turbofix.source.site import Site
 

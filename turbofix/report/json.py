@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from turbofix.engine.pipeline import FileReport
 from turbofix.engine.project import Outcome, shown
+from turbofix.engine.reports import FileReport
 from turbofix.findings import Evidence, Examined
 from turbofix.source.site import Spot
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from turbofix.engine.pipeline import FileReport
 from turbofix.engine.project import Outcome, hint_of, hints, shown
+from turbofix.engine.reports import FileReport
 from turbofix.findings import Evidence, Examined, InPlace, Risk, Worth
 from turbofix.report.text import Style
 

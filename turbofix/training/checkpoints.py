@@ -7,22 +7,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from turbofix.dataflow.facts import Facts, Frame, settled
+from turbofix.dataflow.facts import Frame, settled
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import switch_of
 from turbofix.domain.trace import Event
-from turbofix.domain.values import (
-    Class,
-    Const,
-    Host,
-    Instance,
-    Iterated,
-    Made,
-    Namespace,
-    Value,
-    flatten,
-    members,
-)
+from turbofix.domain.values import Const, Host, Instance, Iterated, Made, Namespace, Value, flatten, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.interpreter.syntax import Glance
 from turbofix.regex import regex
@@ -66,21 +55,11 @@ _CHANGING = frozenset(
 """Methods that change what they are called on."""
 
 _ARRAYS = tuple(f"numpy.{name}" for name in ("zeros", "ones", "empty", "full", "array"))
+_FILLED = (ast.List, ast.Dict)
 _EMPTYING = frozenset(("shutil.rmtree", "os.remove", "os.unlink", "os.rmdir"))
 
 _DRAWING = frozenset(("random_split", "train_test_split", "permutation", "shuffle", "randperm", "sample"))
 """Calls that choose by chance what a training sees, by their last names."""
-
-SEEDED = {
-    "torch.utils.data.random_split": "generator",
-    "torch.randperm": "generator",
-    "sklearn.model_selection.train_test_split": "random_state",
-    "random.shuffle": "random.Random",
-    "random.sample": "random.Random",
-    "numpy.random.permutation": "numpy.random.default_rng",
-    "numpy.random.shuffle": "numpy.random.default_rng",
-}
-"""Those that can be told to choose the same: by an argument, or as the method of a generator with a seed."""
 
 _FIXING = ("generator", "random_state", "seed", "shuffle")
 """Arguments by which they choose the same each time."""
@@ -134,40 +113,34 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
         carried=(),
         generators=_generators(module),
     )
-    scope = frames[-1].scope if frames else None
     if any(map(_RESUMES.is_in, texts)):
         return replace(whole, why_not="the script speaks of resuming, and what it goes on from was not followed")
     if len(found) > 1:
         return replace(whole, why_not="several loops train, one after another")
-    if not isinstance(loop, ast.For) or loop.orelse or counted is None:
+    if not isinstance(loop, ast.For) or loop.orelse or counted is None or not frames:
         return replace(whole, why_not="the loop names no number of its rounds, as `for epoch in range(...)` does")
-    if scope is None or isinstance(scope, ast.Lambda) or len(facts.enclosing_loops(loop, events[0])):
-        return replace(whole, why_not="from where the loop is run was not seen")
     emptied = next((each for each in facts.of("call") if each.name in _EMPTYING and each.order < events[0].order), None)
     if emptied is not None:
         where = facts.site(emptied).line_from(module.path)
         return replace(whole, why_not=f"files of the run before are deleted at each start ({where})")
-    drawn = list(_drawn_anew(analysis, events[0].order))
-    for each in drawn:
-        if each.name not in SEEDED or any(one.node is each.node for one in events):
-            where = facts.site(each).line_from(module.path)
-            return replace(whole, why_not=f"`{each.name}` draws anew at each start ({where}), for nothing seeds it")
+    drawn = next(_drawn_anew(analysis, events[0].order), None)
+    if drawn is not None:
+        where = facts.site(drawn).line_from(module.path)
+        return replace(whole, why_not=f"`{drawn.name}` draws anew at each start ({where}): give it a seed")
     survey = Survey(analysis, loop, module, frames)
     parts, why = survey.parts()
     carried, left = survey.carried({part.text for part in parts})
-    why = why or left
-    parser = _parser(analysis, frames, loop, module)
+    first = counted.args[0] if len(counted.args) == 2 else None
     return replace(
         whole,
         counter=facts.places.text(loop.target, module),
         counted=facts.places.site(counted, module),
-        start=facts.places.text(counted.args[0], module) if len(counted.args) == 2 else None,
-        start_site=facts.places.site(counted.args[0], module) if len(counted.args) == 2 else None,
+        start=facts.places.text(first, module) if first is not None else None,
+        start_site=facts.places.site(first, module) if first is not None else None,
         parts=parts,
         carried=carried,
-        parser=parser,
-        drawn=tuple(dict.fromkeys((facts.site(each), each.name) for each in drawn)),
-        why_not=why,
+        parser=_parser(analysis, frames, module),
+        why_not=why or left,
     )
 
 
@@ -176,6 +149,17 @@ def _rounds(analysis: Analysis, counted: ast.Call | None, frames: tuple[Frame, .
     numbers = [_number(analysis, each, frames) for each in counted.args[:2]] if counted is not None else [None]
     first, last = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
     return last - first if first is not None and last is not None else None
+
+
+def _number(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -> int | None:
+    """The whole number that an expression is as the program stands."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        left, right = (_number(analysis, each, frames) for each in (node.left, node.right))
+        if left is None or right is None:
+            return None
+        return left + right if isinstance(node.op, ast.Add) else left - right
+    value = settled(analysis.facts.evaluate(node, frames))
+    return value if type(value) is int else None
 
 
 def _is_on(analysis: Analysis, event: Event) -> bool:
@@ -228,17 +212,6 @@ def _counted(analysis: Analysis, loop: ast.For, module: ModuleFile) -> ast.Call 
     return node if not any(isinstance(each, ast.Starred) for each in node.args) else None
 
 
-def _number(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -> int | None:
-    """The whole number that an expression is as the program stands."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        left, right = (_number(analysis, each, frames) for each in (node.left, node.right))
-        if left is None or right is None:
-            return None
-        return left + right if isinstance(node.op, ast.Add) else left - right
-    value = settled(analysis.facts.evaluate(node, frames))
-    return value if type(value) is int else None
-
-
 def _frames_at(analysis: Analysis, event: Event, loop: ast.AST) -> tuple[Frame, ...]:
     """The frames at a loop, given something that happens in it."""
     frames = analysis.facts.frames(event)
@@ -286,51 +259,28 @@ def _generators(module: ModuleFile) -> tuple[str, ...]:
     return tuple(name for name in ("random", "numpy") if name in found)
 
 
-def _parser(analysis: Analysis, frames: tuple[Frame, ...], loop: ast.For, module: ModuleFile) -> Parser | None:
-    """Where an option could be added, and how the loop would read it; None where that is not to be seen."""
-    facts = analysis.facts
-    if "argparse" not in module.text:
-        return None
-    for node in every(ast.Assign, module.tree):
-        call = node.value
-        parsed = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "parse_args"
-        if not parsed or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+def _parser(analysis: Analysis, frames: tuple[Frame, ...], module: ModuleFile) -> Parser | None:
+    """Where an option could be added, and what the loop's function calls the options; None where that is not seen."""
+    facts, scope = analysis.facts, frames[-1].scope
+    for node in every(ast.Assign, module.tree) if "argparse" in module.text else ():
+        target, call = node.targets[0], node.value
+        parser, _, method = (dotted(call.func) or "").rpartition(".") if isinstance(call, ast.Call) else ("", "", "")
+        if method != "parse_args" or not isinstance(target, ast.Name):
             continue
-        target, receiver = node.targets[0], call.func.value
-        if not isinstance(target, ast.Name) or not isinstance(receiver, ast.Name):
-            continue
-        block = facts.places.block(node, module)
-        added = [each for each in block if _adds_option(each, receiver.id)]
-        name = _named(facts.evaluate(target, _frame_of(analysis, node, module, frames)), facts, frames, loop)
-        if added and name is not None:
-            return Parser(facts.places.site(added[-1], module), receiver.id, name)
+        adding = f"{parser}.add_argument"
+        block = [each for each in facts.places.block(node, module) if isinstance(each, ast.Expr)]
+        added = [each for each in block if isinstance(each.value, ast.Call) and dotted(each.value.func) == adding]
+        given = [each.arg for each in parameters(scope) if _are_options(facts.named(each.arg, scope, frames[-1]))]
+        owner = facts.bindings.owner(target.id, target, module)
+        if not given and owner in (scope, module.tree) and target.id not in {each.arg for each in parameters(scope)}:
+            given = [target.id]
+        if added and given:
+            return Parser(facts.places.site(added[-1], module), parser, given[0])
     return None
 
 
-def _frame_of(analysis: Analysis, node: ast.AST, module: ModuleFile, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The frames at a node: those of the loop as far as they lead to its function, else the file alone."""
-    scope = analysis.facts.places.scope(node, module)
-    for index, frame in enumerate(frames):
-        if frame.scope is scope:
-            return frames[: index + 1]
-    return (Frame(module.tree, module, node, None, ()),)
-
-
-def _named(value: Value | None, facts: Facts, frames: tuple[Frame, ...], loop: ast.For) -> str | None:
-    """How a loop's function calls the parsed options."""
-    (only,) = members(value) if len(members(value)) == 1 else (None,)
-    if not isinstance(only, Namespace):
-        return None
-    for each in _candidates(frames[-1].scope, loop):
-        found = members(facts.evaluate(each, frames))
-        if len(found) == 1 and found[0] is only and isinstance(each, ast.Name):
-            return each.id
-    return None
-
-
-def _adds_option(statement: ast.stmt, parser: str) -> bool:
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and dotted(call.func) == f"{parser}.add_argument"
+def _are_options(value: Value | None) -> bool:
+    return len(members(value)) == 1 and isinstance(members(value)[0], Namespace)
 
 
 def _candidates(scope: ast.AST, loop: ast.For) -> Iterator[ast.Name | ast.Attribute]:
@@ -339,19 +289,15 @@ def _candidates(scope: ast.AST, loop: ast.For) -> Iterator[ast.Name | ast.Attrib
     Those that the loop itself reads come first.
     """
     seen: set[str] = set()
-    for part in (loop, scope):
-        for each, whole in said(part):
-            head = whole.split(".", 2)[:2]
-            if head[0] in seen and ".".join(head) in seen:
-                continue
-            chain: list[ast.Name | ast.Attribute] = [each]
-            while isinstance(chain[-1], ast.Attribute) and isinstance(chain[-1].value, (ast.Name, ast.Attribute)):
-                chain.append(chain[-1].value)
-            for node in reversed(chain):
-                text = dotted(node) or ""
-                if text.count(".") <= 1 and text not in seen:
-                    seen.add(text)
-                    yield node
+    for each, _ in (*said(loop), *said(scope)):
+        chain: list[ast.Name | ast.Attribute] = [each]
+        while isinstance(chain[-1], ast.Attribute) and isinstance(chain[-1].value, (ast.Name, ast.Attribute)):
+            chain.append(chain[-1].value)
+        for node in reversed(chain):
+            text = dotted(node) or ""
+            if text.count(".") <= 1 and text not in seen:
+                seen.add(text)
+                yield node
 
 
 class Survey:
@@ -426,9 +372,6 @@ class Survey:
         for text in self._modules():  # an average of the weights is changed without being called
             found.setdefault(text, Part(text, "model", text.rpartition(".")[2]))
         parts = tuple(found.values())
-        keys = [part.key for part in parts]
-        if len(set(keys)) != len(keys):
-            return parts, "two of its objects go by one name"
         if not {"model", "optimizer"} <= {part.kind for part in parts}:
             return parts, "the model or the optimizer is not known at the loop"
         return parts, None
@@ -464,30 +407,19 @@ class Survey:
 
     def carried(self, known: set[str]) -> tuple[tuple[str, ...], str | None]:
         """The plain variables that one round leaves to the next; a sentence where something else does."""
-        target = dotted(self.loop.target)
         found: list[str] = []
-        before = self._before()
-        for name in sorted(self.inside - {target}):
-            root = name.partition(".")[0]
-            if root in known or name in known:
-                return (), f"`{name}` is set anew in the loop"
+        before, read = self._before(), self._read_in_loop()
+        for name in sorted(self.inside - {dotted(self.loop.target)}):
             start = before.get(name)
-            if start is None:
-                if "." in name and name.partition(".")[0] not in self.inside:
-                    return (), f"the loop sets `{name}`"
-                continue
-            if self._set_first(name):
+            if name in known or name.partition(".")[0] in known or (start is None and name.partition(".")[0] == "self"):
+                return (), f"the loop sets `{name}`"
+            if start is None or self._set_first(name):
                 continue
             if not self._is_data(start):
                 return (), f"the loop goes on with `{name}` from one round to the next"
             found.append(name)
-        for name, start in before.items():
-            if name in found or name in self.inside or name not in self._read_in_loop():
-                continue
-            if isinstance(start, (ast.List, ast.Dict)) and self._is_data(start):
-                found.append(name)
-            elif isinstance(start, ast.Call) and dotted(start.func) in ("iter", "deque", "collections.deque"):
-                return (), f"the loop goes on with `{name}` from one round to the next"
+        filled = (each for each in sorted(read & before.keys() - self.inside) if isinstance(before[each], _FILLED))
+        found += (each for each in filled if self._is_data(before[each]))
         return tuple(found), self._hidden(known)
 
     def _is_data(self, node: ast.expr) -> bool:
@@ -501,19 +433,19 @@ class Survey:
 
     def _hidden(self, known: set[str]) -> str | None:
         """Whether something keeps a state that is not in sight."""
-        glance = Glance()
+        glance, read = Glance(), self._read_in_loop()
         for module in self.analysis.execution.modules.values():
-            names = glance.changing_names(module)
-            if names:
+            if names := glance.changing_names(module):
                 return f"functions change the global `{min(names)}`"
         for text, value in self.values.items():
-            if text in known or text not in self._read_in_loop():
+            if text in known or text not in read:
                 continue
             if isinstance(value, Instance) and not is_module_class(value):
-                if text == "self":
-                    return self._own_state(value.cls, known)
-                if glance.changing_attributes(value.cls.node):
-                    return f"`{text}` may keep a state that a checkpoint would have to hold"
+                changing = {f"{text}.{name}" for name in glance.changing_attributes(value.cls.node)} - known
+                if changing:
+                    return f"`{min(changing)}` may change as it trains, and a checkpoint would have to hold that"
+                if text == "self":  # a generator that it keeps begins its pass over the data anew
+                    return None
             if isinstance(value, Iterated) and value.wrapper in ("iter", "cycle", "generator"):
                 return f"the loop goes on with `{text}` from one round to the next"
         for node in walk(self.loop):
@@ -523,19 +455,11 @@ class Survey:
             name = dotted(call.value)
             if name is None or name.partition(".")[0] in self.inside or name in known:
                 continue
-            start = self._before().get(name)
-            if start is not None and self._is_data(start):
-                continue
-            changed = self.values.get(name)
-            if isinstance(changed, Made) and changed.kind in ("writer", "progress", "scaler"):
-                continue
-            return f"`{name}` may keep a state that a checkpoint would have to hold"
+            start, changed = self._before().get(name), self.values.get(name)
+            of_library = isinstance(changed, Made) and changed.kind in ("writer", "progress", "scaler")
+            if not of_library and (start is None or not self._is_data(start)):
+                return f"`{name}` may keep a state that a checkpoint would have to hold"
         return None
-
-    def _own_state(self, cls: Class, known: set[str]) -> str | None:
-        changing = Glance().changing_attributes(cls.node)
-        left = sorted(name for name in changing if f"self.{name}" not in known)
-        return f"the class changes `self.{left[0]}` while it trains" if left else None
 
     def _before(self) -> dict[str, ast.expr]:
         """What plain names of the loop's scope are first set to, above the loop."""
@@ -559,13 +483,12 @@ class Survey:
     def _set_first(self, name: str) -> bool:
         """Whether every round sets a name before it reads it: by a statement of the loop's own body."""
         for statement in self.loop.body:
-            read = {dotted(each) for each in loads(statement)}
-            if isinstance(statement, ast.Assign) and name not in read and name in stored([statement]):
-                return True
-            if isinstance(statement, ast.For) and name in {dotted(each) for each in walk(statement.target)}:
-                return name not in {dotted(each) for each in loads(statement.iter)}
-            if name in read or name in stored([statement]):
+            read = statement.iter if isinstance(statement, ast.For) else statement
+            if name in {dotted(each) for each in loads(read)}:
                 return False
+            if name in stored([statement]):
+                of_loop = isinstance(statement, ast.For) and name in {dotted(each) for each in walk(statement.target)}
+                return isinstance(statement, ast.Assign) or of_loop
         return False
 
 

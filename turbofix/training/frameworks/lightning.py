@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from turbofix.dataflow.provenance import argument_from
 from turbofix.dataflow.questions import Analysis
@@ -31,7 +32,7 @@ from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.data.shapes import resized_in
 from turbofix.training.frameworks.unread import wish_at
-from turbofix.training.model import Compiling, Framework, Hazard, Loader, Model, ModuleSteps, Training
+from turbofix.training.model import Compiling, Framework, Handed, Hazard, Loader, Model, ModuleSteps, Training
 from turbofix.training.models.compiling import differentiated
 from turbofix.training.objects import models_given
 from turbofix.training.steps.losses import called_in
@@ -41,7 +42,6 @@ from turbofix.training.told.written import written_of
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 FITS = tuple(f"{name}.fit" for name in _TRAINERS)
-_RUNS = tuple(f"{name}.{run}" for name in _TRAINERS for run in ("fit", "validate", "test", "predict"))
 _TESTS = tuple(f"{name}.test" for name in _TRAINERS)
 _PREDICTS = tuple(f"{name}.predict" for name in _TRAINERS)
 _CLI = (
@@ -70,13 +70,6 @@ _PLAIN = frozenset(("len", "range", "enumerate", "zip", "print", "isinstance", "
 
 
 _ONE_BY_ONE = "the steps call its layers one by one, and compiling a layer of torch.nn's own does nothing"
-
-
-def runs(analysis: Analysis) -> Iterator[tuple[Event, bool]]:
-    """The calls by which a trainer is told to run a module; whether it shall train it."""
-    for event in analysis.facts.of("call"):
-        if event.name in _RUNS:
-            yield event, event.name in FITS
 
 
 def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:
@@ -349,7 +342,38 @@ def _steps(
         resized=resized_in(analysis, events, [each.node for each in steps]),
         freezes=_freezing(analysis, owners),
         logged=tuple(dict.fromkeys(_logged(analysis, events))),
+        handed=_handed(analysis, names.get("configure_optimizers")),
     )
+
+
+def _handed(analysis: Analysis, method: Value | None) -> Handed | str:
+    """What ``configure_optimizers`` returns, in one of its usual forms; else a sentence."""
+    found = [each for each in members(method) if isinstance(each, Function) and isinstance(each.node, ast.FunctionDef)]
+    if len(found) != 1 or not isinstance(found[0].node, ast.FunctionDef):
+        return "`configure_optimizers` was not found"
+    function, module = found[0].node, found[0].module
+    last, value = function.body[-1], getattr(function.body[-1], "value", None)
+    returns = [each for each in walk(function) if isinstance(each, ast.Return)]
+    if returns != [last] or value is None:
+        return "what `configure_optimizers` returns is chosen at run time"
+    text, site = partial(analysis.facts.places.text, module=module), partial(analysis.facts.places.site, module=module)
+    fields: dict[object, ast.expr] = {}
+    schedules: list[ast.expr] = []
+    rest: list[ast.expr] = [value]
+    if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == 2:
+        rest, schedules = ([*each.elts] if isinstance(each, ast.List) else [] for each in value.elts)
+    elif isinstance(value, ast.List):
+        rest = value.elts
+    elif isinstance(value, ast.Dict):
+        fields = {getattr(key, "value", None): each for key, each in zip(value.keys, value.values, strict=True)}
+        rest, schedules = [fields.get("optimizer", value)], [fields[key] for key in fields if key == "lr_scheduler"]
+    if len(rest) != 1 or not isinstance(rest[0], (ast.Name, ast.Call)):
+        return "`configure_optimizers` returns more than the optimizer and its schedules"
+    texts = [text(each) for each in schedules]
+    if "monitor" in fields and texts:
+        texts = [f'{{"scheduler": {texts[0]}, "monitor": {text(fields["monitor"])}}}']
+    made = site(rest[0]) if isinstance(rest[0], ast.Call) else None
+    return Handed(site(last), site(value), text(rest[0]), made, tuple(texts))
 
 
 def _logged(analysis: Analysis, events: list[Event]) -> Iterator[tuple[Site, str]]:

@@ -142,7 +142,7 @@ def placed(analysis: Analysis) -> frozenset[Site]:
     for event in analysis.facts.of("call"):
         if event.name.rpartition(".")[2] not in PREPARES or event.arguments is None:
             continue
-        if not any(is_owner(each) and _places(each) for each in members(event.receiver)):
+        if not any(is_owner(each) and moves(each) for each in members(event.receiver)):
             continue
         if any(_is(event.arguments.keywords.get(name), False) for name in ("device_placement", "move_to_device")):
             continue
@@ -152,7 +152,7 @@ def placed(analysis: Analysis) -> frozenset[Site]:
     return frozenset(found)
 
 
-def _places(owner: Value) -> bool:
+def moves(owner: Value) -> bool:
     """Whether an object moves things to a device that may be a GPU."""
     assert isinstance(owner, Made)
     named = owner.arguments.get

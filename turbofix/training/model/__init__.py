@@ -40,6 +40,7 @@ from turbofix.training.model.devices import Sync as Sync
 from turbofix.training.model.devices import Transfer as Transfer
 from turbofix.training.model.devices import Unplaced as Unplaced
 from turbofix.training.model.frameworks import Framework as Framework
+from turbofix.training.model.frameworks import Handed as Handed
 from turbofix.training.model.frameworks import ModuleSteps as ModuleSteps
 from turbofix.training.model.frameworks import Owner as Owner
 from turbofix.training.model.frameworks import Precision as Precision
@@ -63,7 +64,6 @@ from turbofix.training.model.optimizers import OldName as OldName
 from turbofix.training.model.optimizers import Optimizer as Optimizer
 from turbofix.training.model.optimizers import Scaler as Scaler
 from turbofix.training.model.optimizers import StateSave as StateSave
-from turbofix.training.model.program import DebugAid as DebugAid
 from turbofix.training.model.program import Modules as Modules
 from turbofix.training.model.program import Overlooked as Overlooked
 from turbofix.training.model.program import Parser as Parser

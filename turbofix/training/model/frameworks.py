@@ -44,6 +44,18 @@ class Owner(Told):
 
 
 @dataclass(frozen=True)
+class Handed:
+    """What the last statement of ``configure_optimizers`` returns: one optimizer, by name or ``made`` there, and its
+    schedules as they are written; ``value`` is the whole of it."""
+
+    returned: Site
+    value: Site
+    optimizer: str
+    made: Site | None
+    schedules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ModuleSteps:
     """The steps of a ``LightningModule``, which Lightning puts under autocast as they are, losses included.
 
@@ -52,7 +64,8 @@ class ModuleSteps:
     tensor. ``manual``: the module steps its optimizers itself. ``clips`` is where it clips gradients,
     ``hands_clipping``: by Lightning's hand. ``old`` is a name that only Lightning 1 knows. ``resized`` is what may
     change the size of the tensors in them. ``freezes`` is where the file may keep parameters from being trained.
-    ``logged`` are the tensors that are read for ``self.log``, and their sources.
+    ``logged`` are the tensors that are read for ``self.log``, and their sources. ``handed``: its optimizer and
+    schedules, or why it is not seen what these are.
     """
 
     calls: tuple[Called, ...] = ()
@@ -67,6 +80,7 @@ class ModuleSteps:
     resized: Sizes | None = None
     freezes: Site | None = None
     logged: tuple[tuple[Site, str], ...] = ()
+    handed: Handed | str = "`configure_optimizers` was not found"
 
 
 Precision: TypeAlias = Literal["float32", "other", "own", "unknown"]

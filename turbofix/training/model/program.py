@@ -69,8 +69,8 @@ class Run:
 
     ``counted`` is the call of ``range`` that it counts by, from ``start`` (None: from 0), ``rounds`` how often and
     ``samples`` how many samples a round has, each None where that is not known. ``carried`` are the plain variables
-    that a round leaves to the next, ``generators`` the modules beside torch that draw random numbers, ``drawn`` the
-    calls that choose the data anew at each start. ``why_not`` is what a checkpoint of these would lack.
+    that a round leaves to the next, ``generators`` the modules beside torch that draw random numbers. ``why_not`` is
+    what a checkpoint of these would lack.
     """
 
     loop: Site
@@ -87,7 +87,6 @@ class Run:
     generators: tuple[str, ...]
     weights: Site | None = None
     parser: Parser | None = None
-    drawn: tuple[tuple[Site, str], ...] = ()
     why_not: str | None = None
 
 
@@ -103,29 +102,7 @@ class Setting:
     site: Site
     guard: Guard = ALWAYS
     switch: Argument = ABSENT
-
-
-@dataclass(frozen=True)
-class DebugAid:
-    """Something that helps to find errors and slows every step while it is on.
-
-    ``anomaly``: ``torch.autograd.set_detect_anomaly``, ``detect_anomaly``, Lightning's ``detect_anomaly=``, whose
-    argument ``value`` turns it on (ABSENT: it is on). ``blocking``: ``os.environ["CUDA_LAUNCH_BLOCKING"]``.
-    ``profiler``: a context around the backward pass; ``scheduled`` if it records some of
-    the steps, ``read`` where the program uses what it recorded. ``switch`` and ``guard`` are as those of a setting.
-    ``caught``: the handler that would take an error which only this aid raises.
-    """
-
-    site: Site
-    kind: Literal["anomaly", "blocking", "profiler"]
-    name: str
-    value: Argument = ABSENT
-    guard: Guard = ALWAYS
-    switch: Argument = ABSENT
-    comments: tuple[str, ...] = ()
-    caught: Site | None = None
-    scheduled: bool = False
-    read: Site | None = None
+    comments: tuple[str, ...] = ()  # beside and above it
 
 
 @dataclass(frozen=True)
@@ -239,7 +216,6 @@ class TrainingProgram:
     models: tuple[Model, ...] = ()
     precision: tuple[Scaler, ...] = ()
     settings: tuple[Setting, ...] = ()
-    debugging: tuple[DebugAid, ...] = ()  # what was left on from looking for errors
     distributed: bool = False  # torch.distributed is initialised somewhere
     processes: bool = False  # starts processes of its own (Hogwild, mp.spawn)
     incomplete_because: str | None = None

@@ -27,7 +27,9 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import ThrownAway
-from turbofix.training.objects import autocasts_around, outermost, parameter_owners, parts_of
+from turbofix.training.objects import outermost
+from turbofix.training.optimizers.optimizer import parameter_owners, parts_of
+from turbofix.training.precision import autocasts_around
 from turbofix.training.steps.acts import concerned, is_model, loss_expression, optimizers_in
 from turbofix.training.steps.regions import no_grad
 

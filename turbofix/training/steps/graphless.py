@@ -41,7 +41,8 @@ from turbofix.source.places import FUNCTIONS, LOOPS, blocks
 from turbofix.source.site import Site
 from turbofix.source.wording import Wording
 from turbofix.training.model import Evaluation, KeptGraph, Sampling, Step
-from turbofix.training.objects import autocasts_around, model_sites, outermost
+from turbofix.training.objects import model_sites, outermost
+from turbofix.training.precision import autocasts_around
 from turbofix.training.steps.acts import is_model
 from turbofix.training.steps.regions import no_grad
 

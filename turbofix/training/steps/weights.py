@@ -18,7 +18,8 @@ from turbofix.regex import regex
 from turbofix.source.names import dotted, loads
 from turbofix.source.wording import Wording
 from turbofix.training.model import Weights
-from turbofix.training.objects import models_in, parameter_owners
+from turbofix.training.objects import models_in
+from turbofix.training.optimizers.optimizer import parameter_owners
 from turbofix.training.steps.acts import concerned, optimizers_in
 
 _HOOKS = Wording(("register_",), regex(r"\bregister_(full_)?(backward_)?(post_accumulate_grad_)?hook\b"))

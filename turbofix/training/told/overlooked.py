@@ -16,7 +16,7 @@ from turbofix.domain.values import members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import SHOWING_METHODS, rows_of, words
 from turbofix.source.answers import every, parents_in
-from turbofix.source.names import dotted, walk_here
+from turbofix.source.names import walk_here
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.training.data.loaders import loader_sites
@@ -28,6 +28,7 @@ from turbofix.training.told.written import (
     calls_by_name,
     function_of,
     last,
+    meaning,
     named_calls,
     puts_together,
     written_of,
@@ -84,20 +85,6 @@ def one_by_one(written: Written) -> Found:
                 yield loop, module
 
 
-def windows(written: Written) -> Found:
-    """``torch.stack([data[i : i + length] for i in starts])`` in a step: a window of the data for each sample."""
-    for module in written.modules:
-        for made in every(ast.ListComp, module.tree):
-            over = dotted(made.generators[0].target)
-            cuts = (each.slice for each in walk(made.elt) if isinstance(each, ast.Subscript))
-            starts = [each.lower for each in cuts if isinstance(each, ast.Slice) and each.lower is not None]
-            moving = any(isinstance(one, ast.Name) and one.id == over for each in starts for one in walk(each))
-            above = parents_in(module.tree).get(made)
-            stacked = isinstance(above, ast.Call) and last(above) in ("stack", "array", "tensor", "vstack")
-            if moving and stacked and written.where(made, module) in ("step", "interval"):
-                yield made, module
-
-
 def replayed(written: Written) -> Found:
     """``random.sample(self.memory, size)`` in a step: a batch is put together of items that lie in a list."""
     for module in written.modules:
@@ -114,21 +101,24 @@ def tokenized(written: Written) -> Found:
                 yield call, module
 
 
-def old_clipping(written: Written) -> Found:
-    """``clip_grad_norm(...)``."""
-    for module in written.modules:
-        yield from (
-            (call, module) for call, name, _ in named_calls(module.tree) if name == "torch.nn.utils.clip_grad_norm"
-        )
-
-
 def profiled(written: Written) -> Found:
-    """``Trainer(profiler=PyTorchProfiler(...))`` and ``Trainer(profiler="advanced")``."""
+    """``Trainer(profiler="advanced")``, or an object, and ``with profile():`` around steps."""
     for module in written.modules:
         for call in calls_by_name(module.tree).get("Trainer", ()):
             given = [word.value for word in call.keywords if word.arg == "profiler"]
             if given and {last(given[0]), getattr(given[0], "value", None)} & _PROFILERS:
                 yield call, module
+        for block in every(ast.With, module.tree):
+            begun = [each.context_expr for each in block.items if _is_profiler(each.context_expr, module)]
+            if begun and any(last(each) in written.trains for each in walk(block) if isinstance(each, ast.Call)):
+                yield begun[0], module
+
+
+def _is_profiler(node: ast.expr, module: ModuleFile) -> bool:
+    """``torch.profiler.profile(...)`` without a schedule, and those of ``torch.autograd``."""
+    if not isinstance(node, ast.Call) or any(word.arg == "schedule" for word in node.keywords):
+        return False
+    return meaning(node.func, module.tree) in ("torch.profiler.profile", "torch.autograd.profiler.profile")
 
 
 def drawn(written: Written) -> Found:
@@ -217,8 +207,6 @@ SHAPES: dict[str, Callable[[Written], Found]] = REPEATED | {
         profiled,
         replayed,
         tokenized,
-        windows,
-        old_clipping,
     )
 }
 """The shapes that the table may name."""

@@ -26,7 +26,6 @@ Node = TypeVar("Node", bound=ast.AST)
 _BACKWARD = frozenset(("backward", "manual_backward", "autograd"))
 _STEPS = words("training_step compute_loss on_step_end on_train_batch_end on_before_zero_grad on_before_optimizer_step")
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye normal")
-_TENSORS = words("tensor as_tensor from_numpy FloatTensor LongTensor Tensor IntTensor DoubleTensor stack")
 _SHOWING = SHOWING_METHODS | LOGGING_METHODS | {"print"}
 _SHOWN = _SHOWING | words("savefig imshow save_image line bar image images add_images log_artifact display Image pause")
 _DECODING = words("""
@@ -348,18 +347,6 @@ def set_rates(written: Written) -> Found:
                     yield node, module
 
 
-def schedules(written: Written) -> Found:
-    """An object of a class that is derived from a library's schedule."""
-    names = {
-        cls.name
-        for module in written.modules
-        for cls in every(ast.ClassDef, module.tree)
-        if any(last(base).lstrip("_") in ("LRScheduler", "LambdaLR", "Scheduler") for base in cls.bases)
-    }
-    for module in written.modules if names else ():
-        yield from ((call, module) for name in sorted(names) for call in calls_by_name(module.tree).get(name, ()))
-
-
 def frozen(written: Written) -> Found:
     """``parameter.requires_grad = False`` and ``model.requires_grad_(False)``."""
     for module in written.modules:
@@ -584,58 +571,6 @@ def _decodes_all(given: ast.Assign, written: Written) -> bool:
     return isinstance(value, ast.Call) and re.search("encode|tokeni", last(value)) is not None
 
 
-def read_back(written: Written) -> Found:
-    """``if os.path.exists(cache):`` with what loads it: what was prepared before is read."""
-    files = ("pickle.load", "numpy.load", "joblib.load", "pandas.read_pickle")
-    for module in written.modules:
-        loads = {id(call) for call, _, full in named_calls(module.tree) if full in files}
-        for test in every(ast.If, module.tree) if loads else ():
-            asked = {last(each) for each in walk(test.test) if isinstance(each, ast.Call)}
-            if asked & {"exists", "isfile", "is_file"} and not _tests_not(test.test):
-                said = (each for each in walk_here(ast.Module(test.body, [])) if isinstance(each, ast.Call))
-                yield from [(call, module) for call in said if id(call) in loads][:1]
-
-
-def _tests_not(test: ast.AST) -> bool:
-    return any(isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.Not) for each in walk(test))
-
-
-def moved_once(written: Written) -> Found:
-    """Tensors of the data that are moved to the device before the training begins."""
-    for module in written.modules:
-        calls = calls_by_name(module.tree)
-        for call in (*calls.get("to", ()), *calls.get("cuda", ())):
-            if not isinstance(call.func, ast.Attribute):
-                continue
-            if last(call) == "to" and (not call.args or _is(call.args[0], "cpu")):
-                continue
-            made = call.func.value
-            of_data = isinstance(made, ast.Attribute) and made.attr in _OF_DATA
-            of_data = of_data or (isinstance(made, ast.Subscript) and "dataset" in (dotted(made.value) or ""))
-            if isinstance(made, ast.Call):
-                of_torch = meaning(made.func, module.tree).startswith("torch.") and last(made) in _TENSORS
-                of_data = (of_torch and not _is_literal(made)) or last(made) in _OF_TENSORS
-            elif isinstance(made, ast.Name):
-                of_data = made.id in _graphs(module.tree)
-            if of_data and written.is_before_training(call, module):
-                yield call, module
-
-
-@once_per_node
-def _graphs(tree: ast.Module) -> set[str | None]:
-    """The names of which a file reads what graphs have."""
-    return {dotted(each.value) for each in every(ast.Attribute, tree) if each.attr in _OF_DATA}
-
-
-_OF_DATA = words("x y edge_index train_mask test_mask ndata edata adj_t")
-"""Attributes that graphs have, and models do not."""
-_OF_TENSORS = words("unsqueeze squeeze reshape view permute transpose long")
-
-
-def _is_literal(call: ast.Call) -> bool:
-    return bool(call.args) and isinstance(call.args[0], (ast.Constant, ast.List, ast.UnaryOp, ast.BinOp))
-
-
 def function_of(node: ast.AST, module: ModuleFile) -> ast.FunctionDef | None:
     """The innermost function around a node."""
     return _above(node, module, ast.FunctionDef)
@@ -661,7 +596,6 @@ SHAPES: dict[str, Callable[[Written], Found]] = {
         unshown,
         added_up,
         set_rates,
-        schedules,
         frozen,
         without_graph,
         cut_off,
@@ -670,8 +604,6 @@ SHAPES: dict[str, Callable[[Written], Found]] = {
         longest,
         kept_items,
         prepared,
-        read_back,
-        moved_once,
     )
 }
 """The shapes that the table may name."""
