@@ -42,7 +42,7 @@ from turbofix.training.data.lasting import cut_size, iterations, passes
 from turbofix.training.data.loaders import loader_sites, loaders, with_use
 from turbofix.training.data.paddings import paddings
 from turbofix.training.data.preloading import preloads
-from turbofix.training.data.rebuilt import copied_alike, first_batches, rebuilts
+from turbofix.training.data.rebuilt import rebuilts
 from turbofix.training.data.same_items import built_again, same_items
 from turbofix.training.data.shapes import resized
 from turbofix.training.devices.chosen import held_back
@@ -199,7 +199,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         old_names=old_names(analysis),
         scalings=scalings(analysis),
         creations=creations_in_passes(analysis) if trains and not steps else (),
-        moved_again=(*moved_again(analysis, steps), *copied_alike(analysis, steps)) if trains else (),
+        moved_again=moved_again(analysis, steps) if trains else (),
         averagings=averagings(analysis, steps),
         repeated=repeated(analysis, steps, read)
         if framework is Framework.PYTORCH
@@ -505,7 +505,6 @@ def _step(
         zeroings=zeroings(analysis, training, record),
         late=late(analysis, training, record),
         creations=creations(analysis, training, loop),
-        first_batches=first_batches(analysis, training, loop),
         wish=accumulation_wish(analysis, backwards[0]),
         reached=any(_is_called(analysis, backward) for backward in backwards),
         weights=weights(analysis, updates, training, bool(_of(training, "clip"))),

@@ -184,23 +184,18 @@ class Preload:
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A loader, a criterion or data that a loop builds anew in every round from what stays the same.
+    """A loader, a criterion or data that ``loop`` builds anew in every round from what it does not set.
 
-    ``statements`` are the assignments that build it, its own last: those of its data and samplers go with it. ``above``
-    is the loop in front of which they can stand, ``loop`` the one that holds them. ``data``: data are built with it.
-    ``lasting``: a loader whose workers shall stay (``persistent_workers``). ``cheap``: a criterion without tensors.
-    ``why_not`` says what is in the way.
+    ``statements`` are the assignments that build it, its own last: those of its data and samplers go with it.
+    ``lasting``: a loader whose workers shall stay (``persistent_workers``). ``why_not`` says what is in the way.
     """
 
     site: Site
     statements: tuple[Site, ...]
     loop: Site
-    above: Site
     kind: Literal["loader", "criterion", "dataset"]
     name: str
-    data: bool = False
     lasting: bool = False
-    cheap: bool = False
     why_not: str | None = None
 
 
