@@ -76,10 +76,9 @@ codemod = Codemod(
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
     yield from made_at_once(codemod, program)
-    kept = {site for same in program.same_items if same.cached for site in same.loaders}
     for preload in program.preloads:
         loader = program.loader(preload.loader)
-        if loader is None or preload.heavy or preload.loader in kept:
+        if loader is None or preload.heavy:
             continue
         arrow = (loader.dataset.qualname or "").startswith("datasets.")
         lies = "on the GPU" if loader.dataset.on_device else "in an Arrow table" if arrow else "in memory"
@@ -99,7 +98,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.offer(
             loader.site, message, why, plan=preload, risk=risk, evidence=seen, assumes=assumes, worth=worth
         )
-    told = kept | {each.loader for each in program.preloads if not each.heavy}
+    told = {each.loader for each in program.preloads if not each.heavy}
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its batches anew"

@@ -43,7 +43,7 @@ from turbofix.training.data.loaders import loader_sites, loaders, with_use
 from turbofix.training.data.paddings import paddings
 from turbofix.training.data.preloading import preloads
 from turbofix.training.data.rebuilt import rebuilts
-from turbofix.training.data.same_items import built_again, same_items
+from turbofix.training.data.same_items import same_items
 from turbofix.training.data.shapes import resized
 from turbofix.training.devices.chosen import held_back
 from turbofix.training.devices.factories import creations, creations_in_passes, moved_again
@@ -212,7 +212,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         listed=listed(analysis) if trains else (),
         formulas=formulas(analysis) if trains else (),
         same_items=same_items(analysis, read, steps) if trains else (),
-        built_again=built_again(analysis) if trains else (),
         bulks=bulks(analysis, known_models) if trains else (),
         paddings=paddings(analysis, steps) if trains else (),
         samplings=samplings(analysis, steps, evaluations) if trains else (),

@@ -12,7 +12,8 @@ from turbofix.library.tables import words
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
-from turbofix.training.data.datasets import IN_MEMORY, RANDOM_TRANSFORMS
+from turbofix.training.data.datasets import IN_MEMORY
+from turbofix.training.data.items import RANDOM_TRANSFORMS
 from turbofix.training.model import Augment
 
 _EACH = {"RandomCrop": "CropEach", "RandomHorizontalFlip": "MirrorEach", "RandomVerticalFlip": "FlipEach"}

@@ -35,7 +35,6 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.datasets import collating, dataset_of
-from turbofix.training.data.lasting import written_samples
 from turbofix.training.data.shapes import CUTTING, sizes_of
 from turbofix.training.model import ABSENT, Argument, Dataset, Evaluation, Loader, Sizes, Step, Transfer
 
@@ -126,8 +125,6 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         data = Dataset("tensors", on_device=True)  # it hands out indices: the collate function takes whole batches
     else:
         data = dataset_of(analysis, *_datasets(all_arguments, order))
-    if data.length is None and len(all_arguments) == 1:
-        data = replace(data, length=written_samples(analysis, made))
     if not data.on_device and _is_moved(analysis, _datasets(all_arguments, order), event.order):
         data = replace(data, on_device=True)
     if made.qualname.endswith(".splits"):  # it is given several data sets, not one of so many items

@@ -22,8 +22,8 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.data.augmenting import augment
-from turbofix.training.data.datasets import PUBLISHED, making
-from turbofix.training.data.lasting import samples
+from turbofix.training.data.items import making
+from turbofix.training.data.lengths import PUBLISHED, length
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.data.same_items import datasets_in, names_random
 from turbofix.training.model import Augment, Framework, Loader, Preload, Step
@@ -207,7 +207,7 @@ def _too_large(analysis: Analysis, loader: Loader, value: Value, drawn: Augment 
         pixels = max(pixels, numbers[0] * numbers[-1] if numbers else 0)
     channels = 1 if name.endswith(("MNIST", "USPS")) else 3
     room, most = (_ROOM, "ten") if drawn is None else (2 << 30, "two")
-    taken = (samples(analysis, value) or 0) * (pixels or native or _SMALLEST) * channels * 4
+    taken = (length(analysis, value, published=True) or 0) * (pixels or native or _SMALLEST) * channels * 4
     if not name.startswith("torchvision.") or taken <= room:
         return None
     do = ": resize whole batches on the GPU" if pixels > native else ""

@@ -32,7 +32,8 @@ def rebuilts(analysis: Analysis) -> tuple[Rebuilt, ...]:
         if group and not _trains_anew(analysis, loop):
             found[group[-1]] = _rebuilt(analysis, event, made, _outermost(analysis, event, loop, group), group)
     parts = {site for each in found.values() for site in each.statements[:-1]}
-    return tuple(sorted((each for each in found.values() if each.statements[-1] not in parts), key=lambda each: each.site))
+    whole = [each for each in found.values() if each.statements[-1] not in parts]
+    return tuple(sorted(whole, key=lambda each: each.site))
 
 
 def _rebuilt(analysis: Analysis, event: Event, made: Made, loop: ast.For, group: list[ast.Assign]) -> Rebuilt:

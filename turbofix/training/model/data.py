@@ -10,7 +10,7 @@ from turbofix.dataflow.known import ABSENT, Placement, Told
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
-    from turbofix.dataflow.known import Argument, SetLater
+    from turbofix.dataflow.known import Argument
     from turbofix.source.site import Site
     from turbofix.training.model.devices import Transfer
 
@@ -36,7 +36,6 @@ class Dataset:
     generator: str | None = None  # the random generator, kept from item to item, that an item is drawn from
     sparse: str | None = None  # what makes sparse tensors of its items, or for them
     shared: str | None = None  # the open file of a module that its items are read from
-    later: tuple[SetLater, ...] = ()  # the globals that it reads and that a spawned worker does not know
     table: bool = False  # it reads tables or arrays as a whole when it is made, and cuts its items out of them
 
 
@@ -64,8 +63,8 @@ class SameItems:
     """A class of datasets whose items are made anew in each epoch, and the function whose results can be kept.
 
     ``site`` is where it is told, ``method`` the ``__getitem__`` that is decorated, ``work`` what it takes long with,
-    ``helper`` the first such function of the file. ``reads`` are kept instead where an item is random. ``cached``: the
-    items are kept already; ``done``: there is nothing to keep, as it says; ``why_not``: what may differ.
+    ``helper`` the first such function of the file. ``reads`` are kept instead where an item is random.
+    ``done``: there is nothing to keep, as it says; ``why_not``: what may differ.
     """
 
     site: Site
@@ -77,18 +76,7 @@ class SameItems:
     reads: tuple[KeptRead, ...] = ()
     pictures: bool = False  # some of the file's results may be PIL's
     why_not: str | None = None
-    cached: bool = False
     done: str | None = None
-
-
-@dataclass(frozen=True)
-class BuiltAgain:
-    """A transform, tokenizer or model that is built anew for each item, by ``call`` of ``callee``, in ``top``."""
-
-    call: Site
-    callee: Site
-    name: str
-    top: Site
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from turbofix.domain.scopes import ModuleFile
     from turbofix.findings import InPlace
     from turbofix.source.site import Site
-    from turbofix.training.model.data import BuiltAgain, Loader, Padding, Preload, Rebuilt, SameItems
+    from turbofix.training.model.data import Loader, Padding, Preload, Rebuilt, SameItems
     from turbofix.training.model.devices import Creation, Held, MovedAgain, Unplaced
     from turbofix.training.model.frameworks import Framework, Owner, Training
     from turbofix.training.model.models import Attention, Formula, Listed, Model, Repeated
@@ -271,7 +271,7 @@ class TrainingProgram:
     unwanted: tuple[Unwanted, ...] = ()
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
     same_items: tuple[SameItems, ...] = ()  # datasets whose items are made anew in each epoch, and need not be
-    built_again: tuple[BuiltAgain, ...] = ()
+    built_again: tuple[...] = ()
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
     listed: tuple[Listed, ...] = ()  # lists of tensors that one call makes
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
