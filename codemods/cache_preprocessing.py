@@ -46,6 +46,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
@@ -113,7 +114,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             message = f"the data of {called(loader)} decode their pictures anew in every epoch"
             why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
             seen = of_loader(program, loader, "num_workers")
-            rests = {"plan": (preload,), "evidence": seen, "assumes": (SAME_ITEMS,), "worth": Worth.SOME}
+            rests: dict[str, Any] = {
+                "plan": (preload,),
+                "evidence": seen,
+                "assumes": (SAME_ITEMS,),
+                "worth": Worth.SOME,
+            }
             yield codemod.offer(site, message + ("" if why else ROOM), why, **rests)
     random = {loader.site for loader in program.loaders if loader.dataset.random}
     told |= {site for site, each in preloads.items() if each.why_not is None or site not in random}
@@ -140,7 +146,7 @@ def of_class(program: TrainingProgram, same: SameItems, preloads: Mapping[Site, 
     at_once = [each for each in at_once if each.why_not is None and (each.heavy or leaving)]
     sizes = [each.argument("batch_size") for each in again]  # (one by one, items may have any size)
     several = not any(each.state == "absent" or 1 in each.values for each in sizes)
-    told = {"evidence": seen, "assumes": (SAME_FILES if same.reads else SAME_ITEMS,), "worth": worth}
+    told: dict[str, Any] = {"evidence": seen, "assumes": (SAME_FILES if same.reads else SAME_ITEMS,), "worth": worth}
     if same.why_not is None and not same.reads and several and at_once and len(at_once) == len(again):
         stayed = any(is_in_the_way(each.argument("persistent_workers")) for each in again)
         risk = Risk.EQUIVALENT if stayed else Risk.EXACT

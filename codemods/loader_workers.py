@@ -43,6 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from turbofix.assumptions import ON_GPU, PICKLED, READ_WHOLE, SAME_ITEMS, Assumption
 from turbofix.codemod import Codemod
@@ -111,7 +112,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     reasons = {site: next(filter(None, (why_not(program, each) for each in by_place[site])), None) for site in by_place}
     given = [site for site, reason in reasons.items() if reason is None]
     for site, loaders in by_place.items():
-        told = {"evidence": (*of_loader(program, loaders[0], "num_workers"), *of_data(loaders[0]))}
+        told: dict[str, Any] = {"evidence": (*of_loader(program, loaders[0], "num_workers"), *of_data(loaders[0]))}
         if reasons[site] is not None:
             yield codemod.refuse(site, message_of(loaders), reasons[site] or "", **told)
             continue
@@ -166,7 +167,7 @@ def under_trainer(program: TrainingProgram, training: Training) -> Iterator[Find
     loader = Loader(
         training.site, {"num_workers": workers}, data, role="training", collate=training.collate, name="Trainer"
     )
-    told = {"evidence": (*settings(training, f"{TRAINERS}num_workers"), *of_data(loader))}
+    told: dict[str, Any] = {"evidence": (*settings(training, f"{TRAINERS}num_workers"), *of_data(loader))}
     stays = training.argument(f"{TRAINERS}persistent_workers").state != "absent"
     if not has_none(workers):
         yield codemod.in_place(workers.edit_at or training.site, f"the trainer loads with {numbers(workers)}")

@@ -376,7 +376,8 @@ def collating(analysis: Analysis, value: Value | None) -> Dataset | None:
                 work.unpicklable = (
                     "its collate_fn belongs to what holds an Accelerator, with the models that it wrapped"
                 )
-        pins = function is not None and any((name or "").endswith(".pin_memory") for _, name in calls_in(function.node))
+        calls = calls_in(function.node) if function is not None else ()
+        pins = any(getattr(call.func, "attr", "") == "pin_memory" for call, _ in calls)
         work.on_device |= pins
     if not work.seen:
         return None

@@ -136,7 +136,8 @@ def scan(work: Work, function: Function, instance: Instance | None, depth: int) 
         return
     work.seen[id(function.node)] = function
     _note_kept(work, function, instance)
-    text = work.analysis.facts.places.text(function.node, function.module)
+    whole = instance.cls if instance is not None and function.cls is not None else function
+    text = work.analysis.facts.places.text(whole.node, whole.module)
     if (sparse := _SPARSE.search(text)) is not None and ".to_dense(" not in text:
         work.sparse = work.sparse or f"`{sparse[0]}`"
     for node in _telling(function.node):

@@ -271,7 +271,6 @@ class TrainingProgram:
     unwanted: tuple[Unwanted, ...] = ()
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
     same_items: tuple[SameItems, ...] = ()  # datasets whose items are made anew in each epoch, and need not be
-    built_again: tuple[...] = ()
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
     listed: tuple[Listed, ...] = ()  # lists of tensors that one call makes
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
