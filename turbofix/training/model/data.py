@@ -189,29 +189,19 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class Padding:
-    """One call of a tokenizer that pads texts of a training: to a fixed length, or (``dynamic``) to the longest.
+    """One call that pads texts of a training: to a fixed length, or (``dynamic``) to the longest of a batch.
 
-    ``of``: the texts of one ``batch``, or, before there are batches, of one ``item`` or of ``all``. ``value`` is what
-    says so, ``in_eights``: the fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but
-    the program. ``readers`` (loaders, or trainers of transformers, each with the collate function that it is given)
-    could cut off what is padding in all texts of a batch, by a function in front of ``helper`` and the item's
-    ``mask``, or by what the parts of items at ``keys`` share at their ends (``squares``: some may be masks of two such
-    lengths); ``targets``: the labels are texts of another length. ``why_not`` speaks against it.
+    ``by_hand``: no tokenizer does it, but the program. ``readers`` (loaders, or trainers of transformers, each with the
+    collate function that it is given) could cut off what is padding in all texts of a batch, by a function in front of
+    ``helper``. ``why_not`` speaks against it.
     """
 
     site: Site
-    of: Literal["batch", "item", "all"]
-    value: Site | None = None
-    in_eights: bool = False
     dynamic: bool = False
     trainer: bool = False
-    targets: bool = False
     by_hand: bool = False
     readers: tuple[tuple[Site, Site | None], ...] = ()
     helper: Site | None = None
-    mask: str | None = None
-    keys: tuple[str | int, ...] = ()
-    squares: bool = False
     why_not: str | None = None
 
 
