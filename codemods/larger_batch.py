@@ -220,7 +220,10 @@ def grown(  # noqa: PLR0913
         reason = looks_at_one(program, loader)
     stacked = (ONE_SIZE,) if size == 1 and loader.collate == "default" else ()
     added = [step.accumulation.steps for step in steps if step.accumulation is not None]
-    values = [*((site, enough) for _, site in few_at), *((site, new) for site, _, new in rates)]
+    values: list[tuple[Site, int | str]] = [
+        *((site, enough) for _, site in few_at),
+        *((site, new) for site, _, new in rates),
+    ]
     values += [(sums.edit_at, 1)] if sums is not None and sums.edit_at is not None else []
     changed.update(site for site, _ in values if reason is None)
     return codemod.offer(

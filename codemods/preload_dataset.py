@@ -93,10 +93,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         others = preload.augment is not None or is_in_the_way(loader.argument("persistent_workers"))
         risk = Risk.EQUIVALENT if others else Risk.EXACT
         worth = Worth.SOME if loader.role == "evaluation" else Worth.HIGH
-        assumes = () if preload.certain else (SAME_ITEMS,)
         why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
         yield codemod.offer(
-            loader.site, message, why, plan=preload, risk=risk, evidence=seen, assumes=assumes, worth=worth
+            loader.site, message, why, plan=preload, risk=risk, evidence=seen, assumes=(SAME_ITEMS,), worth=worth
         )
     told = {each.loader for each in program.preloads if not each.heavy}
     for loader in program.loaders:

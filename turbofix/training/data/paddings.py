@@ -32,6 +32,7 @@ _MISSING = regex(r"- (?:len\(|\w+(?:\.\w+)*\.(?:size\(|shape\[))")
 """What tells that a number is how many are missing to a length."""
 _TOLD_APART = regex(r"attention_mask|pad(?:ding)?_mask|masked_fill|pack_padded_sequence|ignore_index|-100\b")
 """What a program has that leaves padding out."""
+_SCOPES = (*FUNCTIONS, ast.Lambda)
 _LEFT = regex(r"padding_side\W+left\b")
 _BY_HAND = (
     "who makes batches of it was not followed: where the model and its loss leave padding out, pad in the `collate_fn` "
@@ -154,7 +155,7 @@ class _Search:
                 if events or readers:
                     yield self._padding(call, module, readers, False)
 
-    def _readers(self, node: ast.expr, module: ModuleFile, scopes: list[ast.AST]) -> list[Event]:
+    def _readers(self, node: ast.expr, module: ModuleFile, scopes: Iterable[ast.AST]) -> list[Event]:
         """The loaders, or trainers, that make batches of what a call pads."""
         if loaders := self._collated(scopes):
             return loaders
@@ -219,7 +220,9 @@ class _Search:
 
 def _said(call: ast.Call) -> set[object]:
     """What a call says of its padding, as it is written."""
-    told = {each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)}
+    told: dict[str | None, object] = {
+        each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)
+    }
     return {"max_length"} if told.get("pad_to_max_length") else {told.get("padding")} - {None, False}
 
 

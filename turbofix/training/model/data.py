@@ -155,7 +155,7 @@ class Preload:
     """A loader of data in memory that could take whole batches of items that are made once.
 
     ``helper`` is a statement of its file in front of which a function can be defined. ``on_device``: all that reads its
-    batches uses them on the GPU. ``certain``: its items are known to stay as they are. ``heavy``: it takes long to make
+    batches uses them on the GPU. ``heavy``: it takes long to make
     them, because they are read, decoded, resized or tokenised. ``rows``: it is built anew in every round, of data that
     give rows of several tensors, by a slice as well. ``augment``: what is drawn for each of its pictures.
     """
@@ -163,7 +163,6 @@ class Preload:
     loader: Site
     helper: Site
     on_device: bool
-    certain: bool
     heavy: bool = False
     why_not: str | None = None
     rows: bool = False
