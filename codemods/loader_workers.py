@@ -92,19 +92,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield from under_trainer(program, training)
     if program.framework not in KEEPING and not copies_itself(program):
         return
-    waiting: set[Site] = set()
+    judged = [each for each in program.loaders if each.role != "unused"]
+    waiting = {place(each) for each in judged if is_waiting(program, each)}
     restarting: dict[Site, list[Loader]] = {}
-    for loader in (each for each in program.loaders if each.role != "unused"):
+    for loader in judged:
         workers = loader.argument("num_workers")
-        own = loader.subclass is None or (loader.subclass.startswith(PASSING_ON) and "read" in loader.dataset.work)
         if loader.open_mapping:
-            if own and loader.role == "training" and workers.state in ("absent", "unknown"):
+            if is_own(loader) and loader.role == "training" and workers.state in ("absent", "unknown"):
                 message = f"whether {called(loader)} has workers is said by a mapping that is read when the script runs"
                 reason = "look there for num_workers (as many as there are CPUs, at most 16) and persistent_workers"
                 yield codemod.refuse(loader.site, message, reason)
-        elif own and (has_none(workers) or has_too_few(loader)) and worth(program, loader) is not None:
-            waiting.add(place(loader))
-        elif not has_none(workers) and has_any(workers):
+        elif place(loader) not in waiting and not has_none(workers) and has_any(workers):
             yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
             if restarts(program, loader):
                 restarting.setdefault(loader.mapping_entries.get("num_workers", loader.site), []).append(loader)
@@ -212,6 +210,17 @@ def written_at(workers: Argument) -> tuple[Site, ...]:
     return (workers.edit_at,) if workers.edit_at else several if all(is_data(each.path) for each in several) else ()
 
 
+def is_own(loader: Loader) -> bool:
+    """Whether it is torch's loader, or one that passes on what is not its own, of data that may be read from files."""
+    return loader.subclass is None or (loader.subclass.startswith(PASSING_ON) and "read" in loader.dataset.work)
+
+
+def is_waiting(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether a loader has no workers, or too few, and would gain by them."""
+    few = has_none(loader.argument("num_workers")) or has_too_few(loader)
+    return is_own(loader) and not loader.open_mapping and few and worth(program, loader) is not None
+
+
 def has_none(workers: Argument) -> bool:
     """Whether the loader loads in the training process, unless the user of the script says otherwise."""
     return workers.state == "absent" or (workers.state in ("value", "option", "may") and workers.values == (0,))
@@ -316,8 +325,7 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
     workers, entry = first.argument("num_workers"), first.mapping_entries.get("num_workers")
     verb, when = "start" if len(loaders) > 1 else "starts", "pass over the data" if first.cycled else "epoch"
     said = f"{listed(loaders)} {verb} {numbers(workers)} anew in every {when}"
-    reason = next(filter(None, (each.dataset.stateful for each in loaders)), None)
-    reason = reason and f"{reason}, which workers that are kept would not see"
+    reason = None
     if first.subclass is not None and not first.subclass.startswith(PASSING_ON):
         reason = f"`{first.subclass}` is a loader of its own: pass persistent_workers on where it is built"
     elif entry is None and kept_if(workers.text or "") is None:
@@ -441,7 +449,7 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
     small = batch.known and all(type(each) is int and each <= SMALL_BATCH for each in batch.values)
     inline = workers.state == "absent" or workers.edit_at == (workers.site or entry)
     fetches = inline and small and entry is None and loader.role != "evaluation"
-    stays = loader.argument("persistent_workers").state == "absent" and loader.dataset.stateful is None
+    stays = loader.argument("persistent_workers").state == "absent"
     return Extra(
         call=loader.site,
         number=None if inline else workers.site or entry,

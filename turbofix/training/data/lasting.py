@@ -39,6 +39,8 @@ def passes(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
     total = 1
     for record, frames in _around(analysis, backward):
         count = rounds(analysis, record, frames, most=True)
+        if not isinstance(record.node, ast.For) or not frames:
+            return None
         if record.node is loop:
             over = _whole(record.iterated)
             call = over.origin.node if isinstance(over, Iterated) and over.wrapper == "range" and over.origin else None

@@ -144,9 +144,8 @@ class _Search:
                 event.arguments.keywords.get("padding") if event is not None and event.arguments is not None else None
             )
             said = {*constants(given.value)} if given is not None else _said(call)
-            scopes = [
-                each for each in self.places.ancestors(call, module) if isinstance(each, (*FUNCTIONS, ast.Lambda))
-            ]
+            above = self.places.ancestors(call, module)
+            scopes: list[ast.AST] = [*(each for each in above if type(each) in _SCOPES)]
             scopes += [frame.scope for frame in self.facts.frames(event)] if event is not None else []
             if said and said <= _LONGEST and event is not None and self._collated(scopes):
                 yield Padding(self.places.site(call, module), dynamic=True)

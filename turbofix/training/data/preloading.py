@@ -22,7 +22,7 @@ from turbofix.source.site import Site
 from turbofix.training.data.augmenting import augment
 from turbofix.training.data.items import function_of, making
 from turbofix.training.data.lengths import PUBLISHED, length
-from turbofix.training.data.loaders import loader_sites
+from turbofix.training.data.loaders import is_taken_whole, loader_sites
 from turbofix.training.data.same_items import datasets_in, names_random
 from turbofix.training.model import Augment, Framework, Loader, Preload, Step
 
@@ -63,7 +63,7 @@ def preloads(
         passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
         if loader is None or passed is None or loader.site in found:
             continue
-        if _is_taken_whole(analysis, event, passed.node):
+        if is_taken_whole(analysis, event, passed.node):
             continue
         drawn = augment(analysis, passed.value, event) if loader.dataset.random else None
         if drawn is None and not _is_plain(analysis, loader, passed.value):
@@ -89,13 +89,6 @@ def preloads(
     return tuple(replace(each, helper=above[each.loader.path]) for _, each in sorted(found.items()))
 
 
-def _is_taken_whole(analysis: Analysis, event: Event, data: ast.AST | None) -> bool:
-    """Whether batches are taken as a whole already: of numbers alone, or by the function that the rewrite puts here."""
-    above = analysis.facts.places.parent(event.node, event.module)
-    handed = (dotted(above.func) or "") if isinstance(above, ast.Call) else ""
-    return handed.startswith("preloaded") or (isinstance(data, ast.Call) and dotted(data.func) == "range")
-
-
 def _could(loader: Loader) -> bool:
     """Whether a loader is torch's own and cuts batches of data that are read by an index, several times."""
     return (
@@ -106,7 +99,6 @@ def _could(loader: Loader) -> bool:
         and loader.dataset.shared is None  # it is read from a file that stays open
         and (loader.again or not loader.built_in_loop or loader.role != "evaluation")
         and not loader.first_only
-        and loader.cut.state == "absent"
         and loader.argument("batch_sampler").state == "absent"
         and loader.argument("batch_size").values != (None,)
     )

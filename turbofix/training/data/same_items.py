@@ -139,7 +139,8 @@ def _of_class(
 ) -> SameItems | None:
     site = analysis.facts.places.site(method.node, method.module)
     work = _work(analysis, method, instance)
-    if not work.kinds or any(_keeps(each.node) for each in work.functions):
+    asked = work.functions if work.draws is not None else (method,)
+    if not work.kinds or any(_keeps(each.node) for each in asked):
         return None
     same = SameItems(site, site, loaders, cls.node.name, _top(analysis, method), tuple(work.kinds))
     why = None

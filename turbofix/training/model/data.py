@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
-from turbofix.dataflow.known import ABSENT, Placement, Told
+from turbofix.dataflow.known import Placement, Told
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
@@ -107,7 +107,6 @@ class Loader(Told):
     role: Literal["training", "evaluation", "both", "unused", "unknown"]
     open_mapping: bool = False
     unpacks: tuple[Site, ...] = ()  # the `**mapping` arguments of the call
-    spelled_out: bool = True  # each of these is written out in the same scope, and only unpacked: all its keys are read
     mapping_entries: Mapping[str, Site] = field(
         default_factory=dict
     )  # key -> its entry in the dict display it came from
@@ -119,7 +118,6 @@ class Loader(Told):
     )
     built_in_loop: bool = False
     again: bool = False  # if so: each of those that are built is read in several rounds of a loop of its own
-    cut: Argument = ABSENT  # how many samples a batch has where its sampler is a BatchSampler, and it makes no batches
     first_only: bool = False  # only ever asked for its first batch: `next(iter(loader))`
     asked_again: bool = False  # so asked in a loop
     unused: bool = False  # run through without a look at its batches: `for _ in loader: pass`
@@ -134,9 +132,14 @@ class Loader(Told):
     sizes: Sizes = Sizes()  # of its batches
 
     @property
+    def spelled_out(self) -> bool:
+        """Whether its call passes all that it is given by name: no mapping that is unpacked may hold more elsewhere."""
+        return not self.unpacks
+
+    @property
     def samples(self) -> Argument:
         """How many samples a batch has."""
-        return self.argument("batch_size") if self.cut.state == "absent" else self.cut
+        return self.argument("batch_size")
 
 
 @dataclass(frozen=True)
