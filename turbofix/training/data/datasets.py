@@ -212,7 +212,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         generator=None if work.worker_aware else work.generator,
         sparse=work.sparse,
         shared=work.shared,
-        table=kind == "map" and get_item is not None and _cuts_from_table(analysis, get_item, value),
+        table=kind == "map" and work.kinds <= {"compute", "numpy"} and _reads_table(analysis, value),
     )
 
 
@@ -228,31 +228,12 @@ def held_data(analysis: Analysis, instance: Instance) -> Dataset | None:
 _TABLES = regex(r"\b(?:pd|pandas)\.read_|\b(?:np|numpy)\.(?:load|genfromtxt)\(")
 
 
-def _cuts_from_table(analysis: Analysis, get_item: Function, instance: Instance) -> bool:
-    """Whether an object reads tables or arrays as a whole when it is made, and its items are cut out of them."""
+def _reads_table(analysis: Analysis, instance: Instance) -> bool:
+    """Whether an object reads tables or arrays as a whole when it is made."""
     init = function_of(instance.cls.find("__init__"))
     reads = making(analysis, init, instance).seen.values() if init is not None else ()
     text = "".join(analysis.facts.places.text(each.node, each.module) for each in reads)
-    loops = any(isinstance(each, (ast.For, ast.While)) for each in walk(get_item.node))
-    computes = all(_only_computes(node, get_item, instance) for node, _ in calls_in(get_item.node))
-    return computes and not loops and _TABLES.search(text) is not None and "mmap" not in text
-
-
-_OF_NUMBERS = words("len max min range abs int float round sum tuple list")
-_CONVERTING = words("long float double to astype copy item unsqueeze squeeze permute transpose view reshape clone")
-
-
-def _only_computes(call: ast.Call, function: Function, instance: Instance) -> bool:
-    """Whether a call is one of numpy's or torch's, none of which reads a file, or one of Python's own of numbers."""
-    name = dotted(call.func)
-    if isinstance(call.func, ast.Name) and name in _OF_NUMBERS:
-        return True
-    called = list(callee(name, function, instance)) if name is not None else []
-    external = [each.qualname for each in called if isinstance(each, External)]
-    computing = [each for each in external if each.startswith(("numpy.", "torch.")) and "load" not in each]
-    if called:
-        return bool(computing) and len(computing) == len(called)
-    return getattr(call.func, "attr", "") in _CONVERTING
+    return _TABLES.search(text) is not None and "mmap" not in text
 
 
 def _note_held(work: Work, instance: Instance, depth: int = 2) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.placements import is_none
@@ -17,7 +16,6 @@ from turbofix.domain.trace import Event, LoopRecord, Passed
 from turbofix.domain.values import Bound, Const, External, Function, Made, Partial, Value, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
-from turbofix.regex import regex
 from turbofix.source.answers import once_per_node
 from turbofix.source.names import dotted, loaded, written
 from turbofix.source.nodes import walk
@@ -57,18 +55,11 @@ _BY_DATA = frozenset(("nonzero", "masked_select", "unique", "unique_consecutive"
 
 _MASKS = (*_BY_DATA, "bool", "isnan", "isfinite", "logical_and", "logical_or", "logical_not", "eq", "ne", "gt", "lt")
 
-_RESIZING = frozenset(
-    ("interpolate", "upsample", "resize", "resized_crop", "crop", "center_crop", "adaptive_avg_pool2d", "pad")
-)
-
-_NUMBER = "a number that is drawn"
-_DRAWN = frozenset(("randint", "randrange", "choice", "choices", "uniform", "random", "normal", "sample", "rand"))
-
 
 def sizes_of(passed: dict[str, Passed], batch: Argument, data: Dataset, value: Value | None) -> Sizes:
     """Whether a loader with these arguments, which reads ``value``, gives batches of one size (but for the last)."""
     own = _own_collate(passed.get("collate_fn"))
-    if own is not None and (PADS in own or own.endswith(RAGGED)):
+    if own is not None and PADS in own:
         return Sizes("varies", own, partly=own.endswith(BESIDES))
     if own is not None:
         return Sizes("unknown", f"{own} puts its batches together, and may make them as long as what is in them")
@@ -89,8 +80,6 @@ def sizes_of(passed: dict[str, Passed], batch: Argument, data: Dataset, value: V
 
 
 PADS, BESIDES = " pads each batch to its own longest sample", ", and stacks others"
-RAGGED = " puts samples of many lengths behind each other"
-_NOTED = regex(r"\bcumsum\(|\bappend\((\w+\.(size\(|shape\b|numel\()|len\()")
 
 
 def _own_collate(passed: Passed | None) -> str | None:
@@ -109,8 +98,6 @@ def _own_collate(passed: Passed | None) -> str | None:
             }
             if called & {"stack", "default_collate"} and called <= _PLAIN:
                 continue
-            if called & {"cat", "concatenate", "hstack"} and _NOTED.search(ast.unparse(function.node)):
-                return f"`{function.node.name}`{RAGGED}"
             pads = PADS + (BESIDES if called & {"stack", "default_collate"} else "") if "pad_sequence" in called else ""
             return f"`{function.node.name}`{pads}"
         return "a `collate_fn`"
@@ -139,7 +126,7 @@ def _is_of_one_size(value: Value, depth: int = 4) -> bool:
 def resized(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Sizes | None:
     """What may give the tensors of one iteration another size than those of the next, in what feeds a model or in it.
 
-    A part is taken by a mask, or a size is drawn. None where nothing of that was seen.
+    A part is taken by a mask, or by what the data are. None where nothing of that was seen.
     """
     facts = analysis.facts
     inside = [frame for event in events for frame in facts.frames_within(event, record.node)[1:] if is_of_layer(frame)]
@@ -175,17 +162,12 @@ def _in_scopes(analysis: Analysis, frames: list[Frame]) -> Sizes | None:
 
 
 def _sized(analysis: Analysis, node: ast.AST, what: str, module: ModuleFile) -> Sizes:
-    return Sizes(_state(what), what, analysis.facts.places.site(node, module))
-
-
-def _state(what: str) -> Literal["varies", "unknown"]:
-    """Whether sizes certainly change: a mask may take as much each time."""
-    return "varies" if what.startswith(_NUMBER) else "unknown"
+    return Sizes("unknown", what, analysis.facts.places.site(node, module))
 
 
 @once_per_node
 def hazards_in(scope: ast.AST) -> tuple[tuple[ast.AST, str], ...]:
-    """The expressions of a function whose size is up to the data, or to a number that is drawn."""
+    """The expressions of a function whose size is up to the data."""
     return tuple(_hazards(walk(scope), walk(scope)))
 
 
@@ -215,7 +197,9 @@ def _hazards(nodes: Iterable[ast.AST], around: Iterable[ast.AST]) -> Iterator[tu
     for node in nodes:
         if not isinstance(node, (ast.Subscript, ast.Call)):
             continue
-        if isinstance(node, ast.Call) and not (_last(node) in _BY_DATA or _last(node) in _RESIZING):
+        if isinstance(node, ast.Call):
+            if _last(node) in _BY_DATA:
+                yield node, f"`{_last(node)}` gives as much as the data make it"
             continue
         if sets is None:
             sets = {}
@@ -223,18 +207,9 @@ def _hazards(nodes: Iterable[ast.AST], around: Iterable[ast.AST]) -> Iterator[tu
                 if isinstance(each, ast.Assign):
                     for name in written(each):
                         sets.setdefault(name, []).append(each.value)
-        if isinstance(node, ast.Subscript):
-            if not isinstance(node.ctx, ast.Load):
-                continue
-            parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            if any(_is_mask(part, sets) for part in parts):
-                yield node, "a mask takes a part of a tensor, as large as the data make it"
-            elif any(isinstance(part, ast.Slice) and _is_drawn([part.lower, part.upper], sets) for part in parts):
-                yield node, f"{_NUMBER} says how large a part of a tensor is taken"
-        elif _last(node) in _BY_DATA:
-            yield node, f"`{_last(node)}` gives as much as the data make it"
-        elif _is_drawn([*node.args[1:], *(keyword.value for keyword in node.keywords)], sets):
-            yield node, f"{_NUMBER} says how large a tensor becomes"
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if isinstance(node.ctx, ast.Load) and any(_is_mask(part, sets) for part in parts):
+            yield node, "a mask takes a part of a tensor, as large as the data make it"
 
 
 def _last(call: ast.Call) -> str:
@@ -253,15 +228,3 @@ def _is_mask(part: ast.expr, sets: dict[str, list[ast.expr]], depth: int = 2) ->
         return _last(part) in _MASKS or (_last(part) == "where" and len(part.args) == 1)
     name = dotted(part)
     return depth > 0 and name is not None and any(_is_mask(each, sets, depth - 1) for each in sets.get(name, ()))
-
-
-def _is_drawn(sizes: Iterable[ast.expr | None], sets: dict[str, list[ast.expr]], depth: int = 3) -> bool:
-    """Whether a number in some expressions comes from ``random``, by name or through names that are set here."""
-    for size in sizes:
-        for node in walk(size) if size is not None else ():
-            if isinstance(node, ast.Call) and _last(node) in _DRAWN:
-                return True
-            name = node.id if isinstance(node, ast.Name) else None
-            if depth and name is not None and _is_drawn(sets.get(name, ()), sets, depth - 1):
-                return True
-    return False
