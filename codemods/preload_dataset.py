@@ -33,9 +33,8 @@ When refused
     chance (files and texts: see ``cache-preprocessing``).
     Of what is drawn by chance, pictures that are cropped and mirrored are taken, where their transforms stand in a list
     beside the loader and nothing else reads them: other random transforms are named.
-    It is refused where the data change while the program trains, where a loader is built anew in every round (but of
-    rows of tensors), where its ``collate_fn`` does more than to stack, where its sampler takes some of the items, where
-    texts are among them, and where the program reads ``loader.dataset``.
+    It is refused where the data change with their items, where a loader is built anew in every round, where its
+    ``collate_fn`` does more than to stack, and where texts are among the items.
 
 Risk
     exact: the same batches in the same order, of the same bits. Equivalent where pictures are cropped or mirrored: each
@@ -85,7 +84,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         copied = preload.on_device and not loader.dataset.on_device and loader.copies
         message = f"{called(loader)} stacks its batches item by item, of what lies {lies}"
         message += ", and each is copied to the GPU" if copied else ""
-        message += "" if preload.rows else ROOM
+        message += ROOM
         if preload.augment is not None:
             message += ", and changed at random in whole batches, each picture by a draw of another sequence"
         seen = (*of_loader(program, loader, "batch_size"), *of_data(loader))

@@ -366,7 +366,7 @@ def is_taken_whole(analysis: Analysis, event: Event, data: ast.AST | None = None
     """Whether batches are taken as a whole already: of numbers alone, or by the function that the rewrite puts here."""
     above = analysis.facts.places.parent(event.node, event.module)
     handed = (dotted(above.func) or "") if isinstance(above, ast.Call) else ""
-    return handed.startswith(("preloaded", "batched")) or (isinstance(data, ast.Call) and dotted(data.func) == "range")
+    return handed.startswith("preloaded") or (isinstance(data, ast.Call) and dotted(data.func) == "range")
 
 
 def _reads(analysis: Analysis) -> tuple[set[Site], ...]:

@@ -15,7 +15,7 @@ from turbofix.domain.values import Function, Instance, Made, Sequence, Value, fl
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
-from turbofix.source.names import dotted, parameters, targets
+from turbofix.source.names import dotted, targets
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
@@ -68,11 +68,9 @@ def preloads(
         drawn = augment(analysis, passed.value, event) if loader.dataset.random else None
         if drawn is None and not _is_plain(analysis, loader, passed.value):
             continue
-        anew = loader.built_in_loop and not loader.again
-        rows = anew and loader.collate == "default" and all(map(_gives_rows, members(passed.value)))
         augments = drawn if isinstance(drawn, Augment) else None
         why = drawn if isinstance(drawn, str) else None
-        if anew and not rows:
+        if loader.built_in_loop and not loader.again:
             why = why or "it is built anew in every round: build it once, before the loop, if its data stay the same"
         found[loader.site] = Preload(
             loader.site,
@@ -80,7 +78,6 @@ def preloads(
             on_device=framework in _MOVES or _on_device(analysis, loader),
             heavy=bool(HEAVY & {*loader.dataset.work}),
             why_not=why or _too_large(analysis, loader, passed.value, augments) or _why_not(loader, event),
-            rows=rows,
             augment=augments,
         )
     above: dict[Path, Site] = {}
@@ -152,18 +149,6 @@ def holds_text(get_item: Function) -> bool:
         if any(map(_NAMES.fullmatch, names)):
             return True
     return False
-
-
-def _gives_rows(value: Value) -> bool:
-    """Whether data are a ``TensorDataset``, or a class whose items are nothing but rows of several tensors."""
-    method = value.cls.find("__getitem__") if isinstance(value, Instance) else None
-    if not isinstance(method, Function) or isinstance(method.node, ast.Lambda):
-        return isinstance(value, Made) and value.qualname == TENSORS
-    *first, last = method.node.body
-    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
-        return False
-    index, plain = parameters(method.node)[-1].arg, all(isinstance(each, ast.Expr) for each in first)
-    return plain and all(isinstance(each, ast.Subscript) and dotted(each.slice) == index for each in last.value.elts)
 
 
 def _resizing(value: Value | None, depth: int = 5) -> Iterator[Made]:

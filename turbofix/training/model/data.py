@@ -159,8 +159,8 @@ class Preload:
 
     ``helper`` is a statement of its file in front of which a function can be defined. ``on_device``: all that reads its
     batches uses them on the GPU. ``heavy``: it takes long to make
-    them, because they are read, decoded, resized or tokenised. ``rows``: it is built anew in every round, of data that
-    give rows of several tensors, by a slice as well. ``augment``: what is drawn for each of its pictures.
+    them, because they are read, decoded, resized or tokenised.
+    ``augment``: what is drawn for each of its pictures.
     """
 
     loader: Site
@@ -168,7 +168,6 @@ class Preload:
     on_device: bool
     heavy: bool = False
     why_not: str | None = None
-    rows: bool = False
     augment: Augment | None = None
 
 
