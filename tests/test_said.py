@@ -91,6 +91,7 @@ def test_what_is_hardly_noticed_says_so() -> None:
     found = findings(TRAINING.replace("LAYERS", THIN))
     (built,) = [each for each in found if each.codemod == "hoist-loader"]
     assert built.worth is Worth.SMALL
+    assert not [each for each in found if each.codemod == "loader-workers" and "others" in each.message]
 
 
 def test_a_wait_of_torchmetrics_stays() -> None:

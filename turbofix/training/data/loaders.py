@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from turbofix.dataflow.facts import unwrapped
+from turbofix.dataflow.facts import settled, unwrapped
 from turbofix.dataflow.provenance import argument_from, bound_arguments
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.tensors import device_meant
@@ -38,6 +38,8 @@ from turbofix.training.data.datasets import collating, dataset_of
 from turbofix.training.data.shapes import sizes_of
 from turbofix.training.model import ABSENT, Argument, Dataset, Evaluation, Loader, Sizes, Step, Transfer
 
+_FEW_BATCHES = 10
+"""After so many, an evaluation ends before its loader has brought more than workers fetch ahead."""
 _TORCH = "torch.utils.data.DataLoader"
 _SAME = (_TORCH, "monai.data.DataLoader")
 """Torch's own, and those of libraries that add nothing but a seed for each worker."""
@@ -375,7 +377,9 @@ def _reads(analysis: Analysis) -> tuple[set[Site], ...]:
     for event in analysis.facts.of("iterate", "next"):
         sites = loader_sites(analysis, event.receiver)
         read.update(sites)
-        if started_anew(event.node) is None:
+        if _stops_early(analysis, event):
+            pass
+        elif started_anew(event.node) is None:
             run_through.update(sites)
         elif any(frame.loops for frame in analysis.facts.frames(event)):
             asked.update(sites)
@@ -383,6 +387,18 @@ def _reads(analysis: Analysis) -> tuple[set[Site], ...]:
         if not isinstance(loop, ast.For) or {*written(loop)} & loaded(ast.Module(loop.body, [])):
             used.update(sites)
     return read, run_through, asked, used
+
+
+def _stops_early(analysis: Analysis, event: Event) -> bool:
+    """Whether a loop that does not train ends with one of its first batches: ``if count == 5: break``."""
+    facts, loop = analysis.facts, event.node
+    for each in loop.body if isinstance(loop, ast.For) else ():
+        test = each.test if isinstance(each, ast.If) and isinstance(each.body[-1], ast.Break) else None
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.Gt, ast.GtE)):
+            count = settled(facts.evaluate(test.comparators[0], facts.frames(event)))
+            few = type(count) is int and count <= _FEW_BATCHES
+            return few and not any(inner.kind == "backward" for inner in facts.events_in(loop))
+    return False
 
 
 def _zipped(analysis: Analysis) -> dict[Site, set[Site]]:
