@@ -132,6 +132,12 @@ def may_change(loaders: Iterable[Loader]) -> bool:
     return any(made.kind == "unknown" or made.stateful is not None for each in loaders for made in made_by(each))
 
 
+def change_of(loader: Loader) -> str | None:
+    """What changes its data between the epochs, which workers that are kept would not see."""
+    told = loader.dataset.stateful or ""
+    return told if told.endswith("while the program trains") else None
+
+
 def made_by(loader: Loader) -> list[Dataset]:
     """What makes the samples and puts them together."""
     return [each for each in (loader.dataset, loader.collating) if each is not None]
@@ -256,7 +262,7 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
     small = batch.known and all(type(each) is int and each <= SMALL_BATCH for each in batch.values)
     inline = workers.state == "absent" or workers.edit_at == (workers.site or entry)
     fetches = inline and small and entry is None and loader.role != "evaluation"
-    stays = loader.argument("persistent_workers").state == "absent"
+    stays = loader.argument("persistent_workers").state == "absent" and change_of(loader) is None
     return Extra(
         call=loader.site,
         number=None if inline else workers.site or entry,

@@ -60,6 +60,7 @@ from ._loading import (
     PASSING_ON,
     TRAINERS,
     by_devices,
+    change_of,
     extra,
     has_any,
     has_none,
@@ -216,7 +217,8 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
     workers, entry = first.argument("num_workers"), first.mapping_entries.get("num_workers")
     verb, when = "start" if len(loaders) > 1 else "starts", "pass over the data" if first.cycled else "epoch"
     said = f"{listed(loaders)} {verb} {numbers(workers)} anew in every {when}"
-    reason = None
+    change = next(filter(None, map(change_of, loaders)), None)
+    reason = change and f"{change}, which workers that are kept would not see"
     if first.subclass is not None and not first.subclass.startswith(PASSING_ON):
         reason = f"`{first.subclass}` is a loader of its own: pass persistent_workers on where it is built"
     elif entry is None and kept_if(workers.text or "") is None:
