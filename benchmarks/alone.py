@@ -97,7 +97,6 @@ CASES = (
     case("clip-gradients", "majority_transformer.py"),
     # its own rate is low enough to stay as it is: a schedule that ends at zero learns less then in four epochs
     case("warmup-schedule", "majority_transformer.py", "--lr", "6e-3"),
-    case("grad-accumulation", "ema_bytes.py", "--accumulation-steps", "2"),  # 1, its default, is no change
     case("skip-unused-gradients", "critic_points.py"),
     # waits and the rest
     case("defer-item", "rnn_lm.py"),
@@ -113,7 +112,7 @@ CASES = (
     ),
     *(
         case(name, LIGHTNING, needs=("lightning",))
-        for name in ("autocast", "fused-optimizer", "loader-workers", "clip-gradients", "tf32")
+        for name in ("autocast", "fused-optimizer", "loader-workers", "clip-gradients", "tf32", "grad-accumulation")
     ),
     *(
         case(name, ACCELERATE, needs=("accelerate",))

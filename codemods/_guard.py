@@ -1,17 +1,13 @@
-"""What workers need of the script: what a spawned one imports, and a dataset that stays as it was sent to them."""
+"""What a spawned worker needs of the script that it imports."""
 
 from __future__ import annotations
 
 import ast
 
-from turbofix.regex import regex
 from turbofix.source.nodes import parse, walk
 
 MAKERS = ("__getitem__", "__getitems__", "__iter__", "__call__")
 """The methods of datasets, samplers and transforms, which run in the workers."""
-
-CHANGING = regex(r"_?(set|update|step|reset|shuffle|resample|next|advance|on|toggle|enable|disable|change)(_|$)")
-"""Names of methods that change the object."""
 
 GIVEN = ("collate_fn", "worker_init_fn", "transform", "target_transform")
 """Arguments that name functions which run in the workers."""
@@ -24,9 +20,9 @@ WRAPPING = ("Lambda", "partial")
 
 
 def left_behind(text: str, line: int) -> str | None:
-    """A name that is set from ``line`` on at the top level, and that the code which makes samples reads.
+    """A name that is set from ``line`` on at the top level, or by a function, and that the code of samples reads.
 
-    A spawned worker imports the script without what stands under its guard.
+    A spawned worker imports the script without what stands under its guard, and calls none of its functions.
     """
     body = parse(text).body
     moving = [each for each in body if each.lineno >= line]
@@ -44,6 +40,7 @@ def left_behind(text: str, line: int) -> str | None:
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
     }
+    stored |= {name for each in body for node in walk(each) if isinstance(node, ast.Global) for name in node.names}
     defined = {each.name: each for each in body if isinstance(each, (ast.FunctionDef, ast.ClassDef))}
     classes = {name: each for name, each in defined.items() if isinstance(each, ast.ClassDef)}
     waiting = [name for name, each in classes.items() if makes_samples(each, classes)]
@@ -84,19 +81,6 @@ def on_gpu_above(text: str, line: int) -> int | None:
         for node in walk(statement):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda"):
                 return node.lineno
-    return None
-
-
-def changed_in(loop: ast.AST, owners: set[str]) -> str | None:
-    """The call or assignment in a loop that changes one of ``owners`` (sources of datasets): ``photos.set_size``."""
-    for node in walk(loop):
-        target: ast.expr | None = None
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and CHANGING.match(node.func.attr):
-            target = node.func
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            target = node
-        if isinstance(target, ast.Attribute) and ast.unparse(target.value) in owners:
-            return ast.unparse(target)
     return None
 
 

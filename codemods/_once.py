@@ -15,7 +15,7 @@ ROOM = "; they are kept where they take two gigabytes or an eighth of the GPU's 
 
 def take_whole(plan: Preload, edit: Edit) -> None:
     """Hand a loader to a function that makes its items once and takes whole batches of them."""
-    helper = put_preloaded(edit, plan.helper, rows=plan.rows)
+    helper = put_preloaded(edit, plan.helper)
     where = "" if plan.on_device else f", {edit.quoted('cpu', plan.loader)}"
     whole = f"{helper}({edit.text(plan.loader)}{where})"
     edit.replace(plan.loader, augmented(plan, plan.augment, whole, edit) if plan.augment is not None else whole)
@@ -94,19 +94,14 @@ def put_augmented(edit: Edit, above: Site) -> str:
     return name
 
 
-def put_preloaded(edit: Edit, above: Site, *, rows: bool) -> str:
-    """Define the function that makes the items once, those that are rows of tensors at once, and return its name."""
-    name = edit.free_name("batched" if rows else "preloaded", above)
+def put_preloaded(edit: Edit, above: Site) -> str:
+    """Define the function that makes the items once, and return its name."""
+    name = edit.free_name("preloaded", above)
     loader = edit.name("torch.utils.data.DataLoader", above)
     cat, is_tensor = edit.name("torch.cat", above), edit.name("torch.is_tensor", above)
     available, free = edit.name("torch.cuda.is_available", above), edit.name("torch.cuda.mem_get_info", above)
     gpu, cpu = edit.quoted("cuda", above), edit.quoted("cpu", above)
-    made = ["    chunks = [data[: len(data)]]"]
-    if not rows:
-        made = ['    how = {"num_workers": loader.num_workers, "collate_fn": loader.collate_fn}']
-        generator = edit.name("torch.Generator", above)
-        how = f"sampler=range(len(data)), generator={generator}(), **how"
-        made += [f"    chunks = type(loader)(data, loader.batch_size, {how})"]
+    how = f"sampler=range(len(data)), generator={edit.name('torch.Generator', above)}(), **how"
     put_above(
         edit,
         above,
@@ -134,7 +129,8 @@ def put_preloaded(edit: Edit, above: Site, *, rows: bool) -> str:
         "        device = parts[0].device",
         "    elif 8 * size > free:",
         f"        device = {cpu}",
-        *made,
+        '    how = {"num_workers": loader.num_workers, "collate_fn": loader.collate_fn}',
+        f"    chunks = type(loader)(data, loader.batch_size, {how})",
         "    chunks = [join(lambda part: part.to(device, copy=True), chunk) for chunk in chunks]",
         f"    kept = join(lambda *parts: {cat}(parts), *chunks)",
         "",

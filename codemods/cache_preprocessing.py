@@ -2,8 +2,7 @@
 
 Why slow
     A dataset that decodes, resamples, tokenises or parses in its ``__getitem__`` does so for every item in every epoch.
-    Without workers the GPU waits for it, and the result is the same each time. A transform, tokenizer or model that is
-    built for each item is made anew as often.
+    Without workers the GPU waits for it, and the result is the same each time.
 
 Example
     ::
@@ -21,9 +20,9 @@ Use instead
             def __getitem__(self, index):
 
     Where nothing of an item is random and items are stacked as they are, the loader makes all of them once instead, by
-    its workers, and takes whole batches (see ``preload-dataset``). A transform that is built for each item is kept by
-    its arguments (``functools.lru_cache``). Where a part of an item is random (a crop), the expression that reads the
-    file is kept. Workers that end with each epoch would forget: then the loader gets ``persistent_workers=True``.
+    its workers, and takes whole batches (see ``preload-dataset``). Where a part of an item is random (a crop), the
+    expression that reads the file is kept. Workers that end with each epoch would forget: then the loader gets
+    ``persistent_workers=True``.
 
 When refused
     - Where an item draws random numbers or changes the next ones, and reads no whole file before that: put what comes
@@ -45,16 +44,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
+from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.records import dataclass
 from turbofix.training.evidence import of_data, of_loader
-from turbofix.training.model import BuiltAgain, KeptRead, Loader, SameItems, TrainingProgram
+from turbofix.training.model import KeptRead, Loader, Preload, SameItems, TrainingProgram
 
 from ._loaders import (
     ONCE,
@@ -101,79 +101,60 @@ class Kept:
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Datasets that do the same for an item in each epoch, and what they build anew for each."""
+    """Datasets that do the same for an item in each epoch."""
     preloads = {each.loader: each for each in program.preloads}
-    built_by = {each.top: each.name for each in program.built_again}
     told: set[Site] = set()
     for same in program.same_items:
-        if same.done is not None:
-            yield codemod.refuse(same.site, same.done, same.why_not or "")
-            continue
-        loaders = [loader for site in same.loaders if (loader := program.loader(site)) is not None]
         told |= {*same.loaders}
-        leaving = [loader for loader in loaders if loses_workers(loader)]
-        if same.cached and not (leaving and leaving == loaders):
-            yield codemod.in_place(same.site, f"`{same.name}` keeps the items that it has made")
-            continue
-        message = f"`{same.name}` {DOES['files' if same.reads else same.work[0]]} in every epoch"
-        if same.method in built_by:
-            message = f"`{built_by[same.method]}` is built anew for each item"
-        seen = tuple(each for loader in loaders[:1] for each in of_loader(program, loader, "num_workers"))
-        waits = any(loader.argument("num_workers").state == "absent" for loader in loaders)
-        worth = Worth.HIGH if waits and same.work[0] not in ("pictures", "items") else Worth.SOME
-        again = leaving or [loader for loader in loaders if not is_read_once(program, loader)]
-        at_once = [preloads[each.site] for each in again if each.site in preloads]
-        at_once = [each for each in at_once if each.why_not is None and (each.heavy or leaving)]
-        sizes = [each.argument("batch_size") for each in again]  # (one by one, items may have any size)
-        plain = not same.reads and not same.cached and same.why_not is None
-        plain = plain and not any(each.state == "absent" or 1 in each.values for each in sizes)
-        if plain and at_once and len(at_once) == len(again):
-            stayed = any(is_in_the_way(each.argument("persistent_workers")) for each in again)
-            risk = Risk.EQUIVALENT if stayed else Risk.EXACT
-            yield codemod.finding(
-                same.site,
-                message + ROOM,
-                plan=tuple(at_once),
-                evidence=seen,
-                assumes=(SAME_ITEMS,),
-                risk=risk,
-                worth=worth,
-            )
-        elif (why := same.why_not or next(filter(None, (each.dataset.stateful for each in leaving)), None)) is not None:
-            yield codemod.refuse(same.site, message, why, evidence=seen)  # (workers that stay do not see the change)
-        else:
-            message += "; up to a gigabyte of it is kept"
-            if same.cached:
-                message = f"`{same.name}` keeps its items in worker processes that end with each epoch"
-            stay = leaving if leaving == loaders else [each for each in leaving if not each.unpacks]
-            plan = Kept(same, tuple(map(staying, stay)))
-            risk = Risk.EQUIVALENT if leaving else Risk.EXACT  # (the order of the second pass on is another one)
-            assumes = (SAME_FILES if same.reads else SAME_ITEMS,)
-            yield codemod.finding(same.site, message, plan=plan, evidence=seen, assumes=assumes, risk=risk, worth=worth)
+        yield of_class(program, same, preloads)
     for site, preload in preloads.items():
         loader = program.loader(site)
         data = (loader.dataset.qualname or "torchvision.") if loader is not None else ""
         if loader is not None and preload.heavy and site not in told and data.startswith("torchvision."):
             message = f"the data of {called(loader)} decode their pictures anew in every epoch"
             why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
-            told_of = {"evidence": of_loader(program, loader, "num_workers"), "assumes": (SAME_ITEMS,)}
-            yield codemod.offer(
-                site, message + ("" if why else ROOM), why, plan=(preload,), worth=Worth.SOME, **told_of
-            )
+            seen = of_loader(program, loader, "num_workers")
+            rests: dict[str, Any] = {
+                "plan": (preload,),
+                "evidence": seen,
+                "assumes": (SAME_ITEMS,),
+                "worth": Worth.SOME,
+            }
+            yield codemod.offer(site, message + ("" if why else ROOM), why, **rests)
     random = {loader.site for loader in program.loaders if loader.dataset.random}
     told |= {site for site, each in preloads.items() if each.why_not is None or site not in random}
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its samples anew"
-            why = unfollowed(program, loader)
-            yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
-    remembering = {same.method for same in program.same_items if same.why_not is None}
-    for built in program.built_again:
-        if built.top in remembering:
-            continue
-        message = f"`{built.name}` is built anew for each item"
-        seen = (Evidence("built", built.call),)
-        yield codemod.finding(built.call, message, plan=built, evidence=seen, assumes=(SAME_ITEMS,))
+            yield codemod.refuse(loader.site, message, unfollowed(program, loader), evidence=of_data(loader))
+
+
+def of_class(program: TrainingProgram, same: SameItems, preloads: Mapping[Site, Preload]) -> Finding | Refusal:
+    """What is said of one class of datasets."""
+    if same.done is not None:
+        return codemod.refuse(same.site, same.done, same.why_not or "")
+    loaders = [loader for site in same.loaders if (loader := program.loader(site)) is not None]
+    leaving = [loader for loader in loaders if loses_workers(loader)]
+    message = f"`{same.name}` {DOES['files' if same.reads else same.work[0]]} in every epoch"
+    seen = tuple(each for loader in loaders[:1] for each in of_loader(program, loader, "num_workers"))
+    waits = any(loader.argument("num_workers").state == "absent" for loader in loaders)
+    worth = Worth.HIGH if waits and same.work[0] not in ("pictures", "items") else Worth.SOME
+    # (workers that stay do not see a change)
+    why = same.why_not or next(filter(None, (each.dataset.stateful for each in leaving)), None)
+    again = leaving or [loader for loader in loaders if not is_read_once(program, loader)]
+    at_once = [preloads[each.site] for each in again if each.site in preloads]
+    at_once = [each for each in at_once if each.why_not is None and (each.heavy or leaving)]
+    sizes = [each.argument("batch_size") for each in again]  # (one by one, items may have any size)
+    several = not any(each.state == "absent" or 1 in each.values for each in sizes)
+    told: dict[str, Any] = {"evidence": seen, "assumes": (SAME_FILES if same.reads else SAME_ITEMS,), "worth": worth}
+    if same.why_not is None and not same.reads and several and at_once and len(at_once) == len(again):
+        stayed = any(is_in_the_way(each.argument("persistent_workers")) for each in again)
+        risk = Risk.EQUIVALENT if stayed else Risk.EXACT
+        return codemod.finding(same.site, message + ROOM, plan=tuple(at_once), risk=risk, **told)
+    message += "; up to a gigabyte of it is kept" * (why is None)
+    stay = leaving if leaving == loaders else [each for each in leaving if not each.unpacks]
+    risk = Risk.EQUIVALENT if leaving else Risk.EXACT  # (the order of the second pass on is another one)
+    return codemod.offer(same.site, message, why, plan=Kept(same, tuple(map(staying, stay))), risk=risk, **told)
 
 
 def loses_workers(loader: Loader) -> bool:
@@ -192,11 +173,8 @@ def staying(loader: Loader) -> tuple[Site, str, str]:
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Let a function remember what it has given, or build what never changes once."""
+    """Let a function remember what it has given."""
     plan = finding.plan
-    if isinstance(plan, BuiltAgain):
-        build_once(plan, edit)
-        return
     if isinstance(plan, tuple):
         for each in plan:
             take_whole(each, edit)
@@ -205,8 +183,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     kept, plan = plan, plan.same
     for loader in kept.staying:
         edit.argument(*loader, spelled_out=True)
-    if plan.cached:
-        return
     name = put_remembered(edit, plan.helper, pictures=plan.pictures)
     known: dict[str, str] = {}
     for read in plan.reads:
@@ -234,11 +210,3 @@ def keep_read(read: KeptRead, keep: str, known: dict[str, str], edit: Edit) -> N
         edit.replace(read.callee, known[does])
         if read.copied:
             edit.insert_after(read.site, f".{read.copied}()")
-
-
-def build_once(plan: BuiltAgain, edit: Edit) -> None:
-    """Look up what is built by its arguments."""
-    cache = edit.name("functools.lru_cache", plan.top)
-    name = edit.free_name(f"{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', plan.name).lower()}_once", plan.top)
-    put_above(edit, plan.top, f"{name} = {cache}({edit.text(plan.callee)})")
-    edit.replace(plan.callee, name)

@@ -22,8 +22,7 @@ Use instead
     that returns it gets a parameter ``device=None``. What numpy makes of numbers (``np.triu``, ``np.tile``) torch
     makes. Where ``if use_cuda:`` decides over the copy, it chooses: ``device="cuda" if use_cuda else "cpu"``.
     A tensor that an object keeps on the host, and that is copied whenever it is read, stays on the device from its
-    first copy on. What a loop copies alike in every round (``torch.tensor(rows).to(device)``) is copied once, in front
-    of it. ``x[range(n), labels]`` is indexed with a range of the device.
+    first copy on. ``x[range(n), labels]`` is indexed with a range of the device.
 
 When refused
     Nothing is said of set-up code. It is refused
@@ -47,7 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import ALL_MOVED, ON_GPU, READ_WHOLE, Assumption
+from turbofix.assumptions import ALL_MOVED, ON_GPU, Assumption
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
@@ -63,7 +62,7 @@ codemod = Codemod(
     group="sync",
     risk=Risk.EXACT,
     known_as=("tensors made on the device",),
-    assumes=(ON_GPU, ALL_MOVED, READ_WHOLE),
+    assumes=(ON_GPU, ALL_MOVED),
 )
 
 OFTEN = 10
@@ -118,10 +117,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if goes is not None and again.site not in told and not is_seldom(again.guard, kept=True):
             told.add(again.site)
             lies = f"`{again.name}` lies on the host, and is copied to the GPU whenever it is read"
-            same = "the same numbers are copied from the host to the GPU in every round of this loop"
-            message, seen = same if again.alike else lies, of_device(again.to, again.site)
-            assumes = (*goes, READ_WHOLE if again.alike else ALL_MOVED)
-            yield codemod.finding(again.site, message, plan=again, evidence=seen, assumes=assumes)
+            seen = of_device(again.to, again.site)
+            yield codemod.finding(again.site, lies, plan=again, evidence=seen, assumes=(*goes, ALL_MOVED))
 
 
 def goes_there(program: TrainingProgram, to: Placement) -> tuple[Assumption, ...] | None:
@@ -142,11 +139,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Tell the call the device, and take the copy away."""
     plan = finding.plan
     if isinstance(plan, MovedAgain):
-        if plan.alike:
-            name = edit.free_name(plan.name, plan.statement)
-            edit.before(plan.statement, f"{name} = {plan.told}")
-            edit.replace(plan.site, name)
-            return
         edit.before(plan.statement, f"{plan.name} = {plan.name}.{plan.told}")
         edit.cut(plan.site, plan.moved)
         return

@@ -21,14 +21,9 @@ Use instead
     The statements move as they are, out of all loops that change nothing they read.
 
 When refused
-    Nothing is said where something that is read changes in the loop (the epoch, a fold). It is refused
-
-    - where the construction may read or draw: a data set of the project's own, ``random_split``, a folder of images;
-    - where a sampler copies or counts what it is given (``WeightedRandomSampler``, ``DistributedSampler``);
-    - where the data may grow or change in place while the loop runs;
-    - where a comment on its lines may say why, or a function that reads it builds it;
-    - for ``next(iter(loader))`` in every step: an iterator that goes on draws no sample twice in a pass;
-    - for a transform of sounds that computes filters for each item (``torchaudio.transforms.Resample(rate, 16000)``).
+    Nothing is said where the loop sets something that is read (the epoch, a fold) or trains another model in each
+    round. It is refused where the data are handed to other calls of the loop, where a comment may say why, where a
+    function that reads the loader builds it, and for ``next(iter(loader))`` in every step.
 
 Risk
     exact: a loader draws when it is read, and a criterion without state gives the same. Where workers shall stay
@@ -41,45 +36,45 @@ Measured
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from turbofix.assumptions import READ_WHOLE
+from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit, Refuse
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.records import dataclass
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.training.evidence import of_loop
 from turbofix.training.model import Rebuilt, TrainingProgram
 
-from ._loaders import called, is_built_each_time, is_in_the_way, is_inside
+from ._loaders import called, is_built_each_time, is_inside
 
 codemod = Codemod(
     __name__,
     group="data",
     risk=Risk.EXACT,
     known_as=("loader rebuilt in every epoch",),
-    assumes=(READ_WHOLE,),
+    assumes=(SAME_ITEMS,),
 )
 
-
-@dataclass(frozen=True)
-class Plan:
-    """The statements that move, and the loop in front of which they go."""
-
-    statements: tuple[Site, ...]
-    above: Site
+SAME_EACH_ROUND = replace(SAME_ITEMS, sentence="what is built is the same in each round, and nothing changes it")
 
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """What loops build anew in every round."""
-    if not program.trains:
-        return
+    epochs = {step.epoch_loop.site for step in program.steps if step.epoch_loop is not None}
     for each in program.rebuilt:
-        message = f"`{each.name}` is built anew in every {round_of(program, each)}{consequence(each)}"
-        seen = (Evidence("the loop that builds it", each.loop), Evidence("built", each.site))
-        risk = Risk.EQUIVALENT if each.lasting else Risk.EXACT
-        plan, worth = Plan(each.statements, each.above), Worth.SMALL if each.cheap else None
-        yield codemod.offer(each.site, message, each.why_not, plan=plan, risk=risk, evidence=seen, worth=worth)
+        message = f"`{each.name}` is built anew in every {'epoch' if each.loop in epochs else 'round of a loop'}"
+        message += ": its workers cannot stay" if each.kind == "loader" else ""
+        yield codemod.offer(
+            each.site,
+            message,
+            each.why_not,
+            plan=each,
+            risk=Risk.EQUIVALENT if each.lasting else Risk.EXACT,
+            evidence=(Evidence("the loop that builds it", each.loop), Evidence("built", each.site)),
+            assumes=(SAME_EACH_ROUND,),
+            worth=Worth.SMALL if each.kind == "criterion" else None,
+        )
     for step in program.steps:  # what reads a loader builds it, out of the loop over epochs
         for loader in filter(None, map(program.loader, step.loaders)):
             within = step.function is not None and is_inside(loader.site, step.function)
@@ -88,47 +83,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 message = f"{called(loader)} is built anew for each pass over its data: its workers cannot stay"
                 reason = "where its data stay the same, build it once, above the loop over epochs, and hand it in"
                 yield codemod.refuse(loader.site, message, reason)
-    yield from first_batches(program)
-
-
-def round_of(program: TrainingProgram, each: Rebuilt) -> str:
-    """What one round of its loop is."""
-    if any(step.loop.site == each.loop for step in program.steps):
-        return "training step"
-    if any(evaluation.loop.site == each.loop for evaluation in program.evaluations):
-        return "step of the evaluation"
-    return "epoch" if any(step.epoch_loop and step.epoch_loop.site == each.loop for step in program.steps) else "round"
-
-
-def consequence(each: Rebuilt) -> str:
-    """What that costs."""
-    if each.kind == "loader":
-        return ", with its data" if each.data else ": its workers cannot stay"
-    return ""
-
-
-def first_batches(program: TrainingProgram) -> Iterator[Refusal]:
-    """Loaders that every training step asks for a first batch."""
-    for step in program.steps:
-        for asked, site in step.first_batches:
-            loader = program.loader(site)
-            if loader is None:
-                continue
-            message = f"{called(loader)} is started anew in every training step for one batch, its workers too"
-            reason = "keep one iterator, and start it anew when it ends: it draws no sample twice in a pass"
-            if not is_in_the_way(loader.argument("shuffle")) and loader.argument("sampler").state == "absent":
-                reason = (
-                    "without shuffling it is the same batch in each step: take it once, above the loop, if you mean it"
-                )
-            seen = (of_loop(step), Evidence("asked here", asked), Evidence("built", loader.site))
-            yield codemod.refuse(asked, message, reason, risk=Risk.RECIPE, evidence=seen)
+            elif loader.asked_again:
+                message = f"{called(loader)} is started anew in every training step for one batch, its workers too"
+                reason = "keep one iterator, and start it anew when it ends: it draws no sample twice in a pass"
+                yield codemod.refuse(loader.site, message, reason, risk=Risk.RECIPE, evidence=(of_loop(step),))
 
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Move the statements in front of the loop."""
     plan = finding.plan
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, Rebuilt)
     lines: list[str] = []
     for site in plan.statements:
         first, *more = edit.text(site).splitlines()
@@ -136,6 +101,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             raise Refuse("a text that may have several lines stands in it")
         indent = " " * site.column
         lines += [first, *(line.removeprefix(indent) for line in more)]
-    edit.before(plan.above, *lines)
+    edit.before(plan.loop, *lines)
     for site in plan.statements:
         edit.delete(site)

@@ -15,14 +15,12 @@ Use instead
         train_loader = DataLoader(train_set, batch_size=64, shuffle=True, pin_memory=torch.cuda.is_available())
 
     Where the script has a switch or a device of its own choice, the value is that (``device.type == "cuda"``). The gain
-    comes with ``non-blocking``: apply both. Lightning, Fabric and Accelerate leave ``pin_memory`` to the script. The
-    ``Trainer`` of transformers pins its batches; where workers load, ``dataloader_pin_memory=False`` is taken out.
+    comes with ``non-blocking``: apply both. Lightning, Fabric and Accelerate leave ``pin_memory`` to the script.
 
 When refused
     Nothing is said where the batches are on the GPU already, where every copy is of new memory (``torch.stack(x)``),
     and for an evaluation over a handful of batches. It is refused
 
-    - where the call unpacks a mapping that is not seen: add ``pin_memory`` to the mapping;
     - where an on/off option of the script decides: pass it;
     - where an option chooses the GPU, and the place of the call does not know it;
     - where batches hold sparse tensors, which older versions of torch cannot pin;
@@ -41,21 +39,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from turbofix.assumptions import BATCHES_ON_HOST, ON_GPU, Assumption
+from turbofix.assumptions import BATCHES_ON_HOST, ON_GPU, READ_WHOLE, Assumption
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.records import dataclass
 from turbofix.training.data.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinning, sparse
-from turbofix.training.evidence import of_device, of_loader, of_value
+from turbofix.training.evidence import of_device, of_loader
 from turbofix.training.model import Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
 
 from ._copies import KEPT, Copying, eased, is_kept, wish_is_elsewhere
 from ._loaders import ONCE, called, copies_itself, is_read_once, is_timed, reason_beside
 from ._precision import cuda_test, on_a_gpu, requote
-from ._trainers import LOADING, Switch, is_off, on_gpu, rests_on_gpu, stays_on_cpu
-from ._trainers import called as called_settings
-from ._trainers import why_not as why_not_setting
+from ._trainers import on_gpu
 
 codemod = Codemod(
     __name__,
@@ -64,7 +60,7 @@ codemod = Codemod(
     gain=Gain(1.0, 1.1, "Raschka, LLMs-from-scratch ch05/10; PyTorch tutorial on pin_memory"),
     after=("device-tensors", "preload-dataset"),
     known_as=("pinned memory", "page-locked memory"),
-    assumes=(BATCHES_ON_HOST, ON_GPU),
+    assumes=(BATCHES_ON_HOST, ON_GPU, READ_WHOLE),
 )
 
 
@@ -72,17 +68,14 @@ codemod = Codemod(
 class Plan:
     """The call, and the value in it if one stands there; ``test``: the script's own, where it also runs on a CPU.
 
-    ``"True"`` where it never does; None where no test of its own can be told at the call. ``closed``: what the call
-    unpacks is known by its text.
+    ``"True"`` where it never does; None where no test of its own can be told at the call.
     """
 
     call: Site
     value: Site | None
     test: str | None
-    closed: bool
 
 
-SETTING = "dataloader_pin_memory"
 UNREAD = "whether it is told to pin could not be read: see that `pin_memory` is true where a GPU is used"
 UNFOLLOWED = "by a copy that was not followed"
 UNSEEN = "what its `collate_fn` returns was not followed: tensors are pinned, and what has a `pin_memory` method"
@@ -91,8 +84,6 @@ UNSEEN = "what its `collate_fn` returns was not followed: tensors are pinned, an
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders whose batches are copied to a GPU and are not pinned."""
-    if program.framework is Framework.TRANSFORMERS:
-        yield from under_trainer(program)
     eases = eased(program)
     timed = any(is_timed(loader) for loader in program.loaders)
     for loader in program.loaders:
@@ -117,7 +108,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             pin = loader.argument("pin_memory")
             here = pin.edit_at in (None, pin.site)  # else a name of the test may not be there
             test = cuda_test(loader.goes_to) if copy and here else None
-            plan = Plan(loader.site, pin.edit_at or pin.site, test, loader.spelled_out)
+            plan = Plan(loader.site, pin.edit_at or pin.site, test)
+            open_ = pin.state == "absent" and bool(loader.unpacks) and loader.site not in program.told_by
             kept = is_kept(program, loader)
             little = BATCHES_ON_HOST in assumes or kept or loader.role == "evaluation"
             yield codemod.finding(
@@ -126,7 +118,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 plan=plan,
                 evidence=seen,
                 for_speed=timed,
-                assumes=assumes,
+                assumes=(*assumes, *((READ_WHOLE,) * open_)),
                 worth=Worth.SMALL if little else None,
             )
 
@@ -156,21 +148,6 @@ def moved_by(
     return UNFOLLOWED if moving else "by what is not seen", (BATCHES_ON_HOST, *goes), None
 
 
-def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Trainers of transformers that are told not to pin, which they do by themselves."""
-    for training in program.trainings:
-        given, workers = training.argument(SETTING), training.argument("dataloader_num_workers")
-        if given.values != (False,) or stays_on_cpu(training) or training.parsed or is_off(workers):
-            continue  # without workers the training process itself would pin
-        message = f"{called_settings(training)} keeps its loaders from pinning: copies to the GPU go through a buffer"
-        switch = f"the script has a switch for it: pass {given.option}" if given.state == "option" else None
-        own = "the script's own trainer builds its loaders itself" if training.overrides & LOADING else None
-        reason = why_not_setting(program, training, SETTING) or switch or reason_beside(given) or own
-        plan, seen = Switch(SETTING, "True", given.edit_at), (of_value(SETTING, given, training.site),)
-        place, rests = given.edit_at or training.site, rests_on_gpu(training)
-        yield codemod.offer(place, message, reason, plan=plan, evidence=seen, assumes=rests)
-
-
 def why_not(program: TrainingProgram, loader: Loader) -> str | None:
     """What makes the rewrite unsafe or useless, where a person could still act on it."""
     pin = loader.argument("pin_memory")
@@ -182,8 +159,6 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         return f"its batches may hold sparse tensors ({made}), which older versions of torch cannot pin"
     if (loader.subclass is not None or loader.batch == "object") and not gives_graphs(loader):
         return "its batches are objects of a class of their own, which are pinned only if it has a pin_memory method"
-    if pin.state == "absent" and not (loader.spelled_out or loader.site in program.told_by):
-        return "the call unpacks a mapping; add `pin_memory` to that mapping"
     if pin.state == "option" and pin.option is not None and pin.edit_at is None:
         return f"the script has a switch for it: pass {pin.option}"
     if wish_is_elsewhere(loader):
@@ -205,4 +180,4 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if plan.value is not None:
         edit.replace(plan.value, value)
     else:
-        edit.argument(plan.call, "pin_memory", value, spelled_out=plan.closed)
+        edit.argument(plan.call, "pin_memory", value, spelled_out=True)

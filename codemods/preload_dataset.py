@@ -33,9 +33,8 @@ When refused
     chance (files and texts: see ``cache-preprocessing``).
     Of what is drawn by chance, pictures that are cropped and mirrored are taken, where their transforms stand in a list
     beside the loader and nothing else reads them: other random transforms are named.
-    It is refused where the data change while the program trains, where a loader is built anew in every round (but of
-    rows of tensors), where its ``collate_fn`` does more than to stack, where its sampler takes some of the items, where
-    texts are among them, and where the program reads ``loader.dataset``.
+    It is refused where the data change with their items, where a loader is built anew in every round, where its
+    ``collate_fn`` does more than to stack, and where texts are among the items.
 
 Risk
     exact: the same batches in the same order, of the same bits. Equivalent where pictures are cropped or mirrored: each
@@ -76,17 +75,16 @@ codemod = Codemod(
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
     yield from made_at_once(codemod, program)
-    kept = {site for same in program.same_items if same.cached for site in same.loaders}
     for preload in program.preloads:
         loader = program.loader(preload.loader)
-        if loader is None or preload.heavy or preload.loader in kept:
+        if loader is None or preload.heavy:
             continue
         arrow = (loader.dataset.qualname or "").startswith("datasets.")
         lies = "on the GPU" if loader.dataset.on_device else "in an Arrow table" if arrow else "in memory"
         copied = preload.on_device and not loader.dataset.on_device and loader.copies
         message = f"{called(loader)} stacks its batches item by item, of what lies {lies}"
         message += ", and each is copied to the GPU" if copied else ""
-        message += "" if preload.rows else ROOM
+        message += ROOM
         if preload.augment is not None:
             message += ", and changed at random in whole batches, each picture by a draw of another sequence"
         seen = (*of_loader(program, loader, "batch_size"), *of_data(loader))
@@ -94,12 +92,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         others = preload.augment is not None or is_in_the_way(loader.argument("persistent_workers"))
         risk = Risk.EQUIVALENT if others else Risk.EXACT
         worth = Worth.SOME if loader.role == "evaluation" else Worth.HIGH
-        assumes = () if preload.certain else (SAME_ITEMS,)
         why = preload.why_not or (ONCE if is_read_once(program, loader) else None)
         yield codemod.offer(
-            loader.site, message, why, plan=preload, risk=risk, evidence=seen, assumes=assumes, worth=worth
+            loader.site, message, why, plan=preload, risk=risk, evidence=seen, assumes=(SAME_ITEMS,), worth=worth
         )
-    told = kept | {each.loader for each in program.preloads if not each.heavy}
+    told = {each.loader for each in program.preloads if not each.heavy}
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its batches anew"

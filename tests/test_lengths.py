@@ -66,12 +66,7 @@ def length(body: str, size: str, main: str = "", data: str = "Data(args.count)")
     ("body", "size", "expected"),
     [
         ("self.x = torch.empty(count, 3, dtype=torch.uint8)", "len(self.x)", 60),
-        ("self.x = np.zeros(shape=(2 * count, 3))", "self.x.shape[0]", 120),
-        ("self.x = torch.zeros(count, 2)", "self.x.size(0) // 2", 30),
-        ("self.x = torch.randint(0, 9, (count,)).tolist()", "len(self.x)", 60),
-        ("self.x = [i for i in range(count)]", "len(self.x)", 60),
         ("self.n = count * 2", "self.n", 120),
-        ("n = int(count * args.share)\nself.x = list(range(n))", "len(self.x)", 15),
         ("self.x = torch.arange(3, count)", "len(self.x)", 57),
         # not known
         ("self.x = []\nfor i in range(count):\n    if i % 7:\n        self.x.append(i)", "len(self.x)", None),
@@ -95,8 +90,6 @@ def test_what_the_code_says(body: str, size: str, expected: int | None) -> None:
     ("main", "data", "expected"),
     [
         ("train, rest = random_split(Data(args.count), [0.5, 0.5])", "rest", None),
-        ("x = torch.zeros(args.count, 3)", "TensorDataset(x[:32], x[:32])", 32),
-        ("", "Subset(Data(args.count), range(0, 30, 2))", 15),
         ("", "Subset(Data(args.count), np.nonzero(np.zeros(9))[0])", None),
         ("args = parser.parse_args(['--count', '7'])", "Data(args.count)", None),
         ("", "Data(0, torch.zeros(8, 2))", 8),

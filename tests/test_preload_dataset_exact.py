@@ -73,7 +73,8 @@ def test_workers_that_stay_draw_another_order() -> None:
 
 def rewritten(program: str, risk: Risk) -> str:
     codemods = [each for each in registry.load() if each.name == "preload-dataset"]
-    return pipeline.apply(ENTRY, MemoryWorkspace({ENTRY: program}), codemods, Target(), risk).texts.get(ENTRY, program)
+    trust, held = pipeline.Trust(likely=True), MemoryWorkspace({ENTRY: program})
+    return pipeline.apply(ENTRY, held, codemods, Target(), risk, trust=trust).texts.get(ENTRY, program)
 
 
 def ran(program: str) -> object:

@@ -114,14 +114,6 @@ def test_a_save_without_a_file_saves_nothing() -> None:
     assert "it is saved nowhere" in lost.message
 
 
-def test_a_loop_of_one_round_builds_nothing_anew() -> None:
-    text = TRAINING.replace("LAYERS", WIDE).replace("        criterion = nn.CrossEntropyLoss()\n", "")
-    text = text.replace("    total = 0.0\n", "    criterion = nn.CrossEntropyLoss()\n    total = 0.0\n")
-    assert [each for each in findings(text) if each.codemod == "hoist-loader"]
-    once = text.replace("for epoch in range(50):", "for rate in [0.1]:")
-    assert not [each for each in findings(once) if each.codemod == "hoist-loader"]
-
-
 def test_nothing_is_left_of_copies_that_preloading_makes_needless() -> None:
     data = "data = torch.utils.data.TensorDataset(torch.randn(512, 1, 28, 28), torch.randint(0, 8, (512,)))\n"
     text = TRAINING.replace("LAYERS", THIN).replace("from data import Pictures\n", data).replace("Pictures()", "data")

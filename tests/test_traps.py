@@ -82,12 +82,6 @@ def test_what_a_setting_from_outside_may_change_is_not_said_as_a_fact() -> None:
     assert "in every step (if the interval on line 23 stays 1) to show `loss.item()`" in said
 
 
-def test_two_loaders_that_share_a_cause_are_told_of_together() -> None:
-    text = (FIXTURES / "loader_workers" / "mapping_that_is_shown.refuse.py").read_text("utf-8")
-    (said,) = messages("loader-workers", {ENTRY: text})
-    assert said.startswith("`loader` and `val_loader` prepare batches in the training process")
-
-
 def test_a_copy_in_another_file_is_named_with_its_file() -> None:
     step = """\
 import torch

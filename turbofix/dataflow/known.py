@@ -94,20 +94,6 @@ class Placement:
         return self.where in ("cuda", "conditional")
 
 
-@dataclass(frozen=True)
-class SetLater:
-    """A global that samples are made from, set where a spawned worker, which imports the script, does not come.
-
-    ``top`` is the statement of the script's top level that leads there; ``guarded``: a guard, which keeps the worker
-    out. Where the script has none, one may be added above it.
-    """
-
-    name: str
-    where: str
-    top: Site
-    guarded: bool
-
-
 class Told:
     """What is made with arguments, by their names."""
 

@@ -19,7 +19,7 @@ from turbofix.source.answers import every
 from turbofix.source.names import dotted, loads, parameters, said, stored, walk_here
 from turbofix.source.nodes import walk
 from turbofix.source.wording import Wording
-from turbofix.training.data.datasets import PUBLISHED
+from turbofix.training.data.lengths import PUBLISHED
 from turbofix.training.model import Loader, Parser, Part, Run, Step
 from turbofix.training.objects import called_through, models_in, outermost
 from turbofix.training.steps.acts import concerned, is_module_class, optimizers_in

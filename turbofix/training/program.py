@@ -21,8 +21,8 @@ from turbofix.training.checkpoints import run
 from turbofix.training.data.loaders import loaders, with_use
 from turbofix.training.data.paddings import paddings
 from turbofix.training.data.preloading import preloads
-from turbofix.training.data.rebuilt import copied_alike, rebuilts
-from turbofix.training.data.same_items import built_again, same_items
+from turbofix.training.data.rebuilt import rebuilts
+from turbofix.training.data.same_items import same_items
 from turbofix.training.devices.chosen import held_back
 from turbofix.training.devices.factories import creations_in_passes, moved_again
 from turbofix.training.devices.unplaced import unplaced
@@ -143,7 +143,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         schedule=schedule(analysis),
         old_names=old_names(analysis),
         creations=creations_in_passes(analysis) if trains and not steps else (),
-        moved_again=(*moved_again(analysis, steps), *copied_alike(analysis, steps)) if trains else (),
+        moved_again=moved_again(analysis, steps) if trains else (),
         averagings=averagings(analysis, steps),
         repeated=repeated(analysis, steps, read)
         if framework is Framework.PYTORCH
@@ -156,7 +156,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         listed=listed(analysis) if trains else (),
         formulas=formulas(analysis) if trains else (),
         same_items=same_items(analysis, read, steps) if trains else (),
-        built_again=built_again(analysis) if trains else (),
         paddings=paddings(analysis, steps) if trains else (),
         samplings=samplings(analysis, steps, evaluations) if trains else (),
         held=held if trains else (),

@@ -7,12 +7,11 @@ import ast
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Made, Sequence, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
-from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
-from turbofix.training.data.datasets import IN_MEMORY, RANDOM_TRANSFORMS
+from turbofix.training.data.datasets import IN_MEMORY
+from turbofix.training.data.items import RANDOM_TRANSFORMS
 from turbofix.training.model import Augment
 
 _EACH = {"RandomCrop": "CropEach", "RandomHorizontalFlip": "MirrorEach", "RandomVerticalFlip": "FlipEach"}
@@ -54,7 +53,7 @@ def augment(analysis: Analysis, value: Value, loader: Event) -> Augment | str | 
             return f"`{name}` {does}, and no form of it for batches is known here"
         parts.append((places.site(node, module), does))
     here = places.scope(origin.node, module) in (module.tree, places.scope(loader.node, module))
-    if origin.module is not module or not here or not all(_is_alone(analysis, each, [*given], loader) for each in data):
+    if origin.module is not module or not here:
         return _UNKNOWN
     return Augment(places.site(origin.node, module), tuple(parts))
 
@@ -83,38 +82,3 @@ def _is_odd(given: ast.AST) -> bool:
     value = given.value if isinstance(given, ast.keyword) else given
     uneven = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) > 2
     return uneven or (isinstance(value, ast.Constant) and value.value is None)
-
-
-def _is_alone(analysis: Analysis, data: Made, given: list[ast.expr], loader: Event) -> bool:
-    """Whether nothing but a loader beside them reads data, and nothing but data their transforms."""
-    places, bindings, module = analysis.facts.places, analysis.facts.bindings, loader.module
-    call = data.origin.node
-    statement = places.statement(call, module) if data.origin.module is module else None
-    if statement is None or places.scope(call, module) is not places.scope(loader.node, module):
-        return False
-    if all(each is not call for each in walk(loader.node)):
-        target = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) and statement.value is call else None
-        reads = _reads(analysis, call, target, module) if target is not None else []
-        if not reads or not all(_is_fine(analysis, each, loader) for each in reads):
-            return False
-    name, *others = {each.id if isinstance(each, ast.Name) else "" for each in given}
-    if others or not name:
-        return len(given) == 1 and isinstance(given[0], ast.Call)
-    once = len(bindings.writes(bindings.owner(name, call, module), name)) == 1
-    return once and len(_reads(analysis, call, name, module)) == len(given)
-
-
-def _reads(analysis: Analysis, near: ast.AST, name: str, module: ModuleFile) -> list[ast.expr]:
-    """The reads of a name, or of an attribute, in the function or file that it is of."""
-    owner = analysis.facts.bindings.owner(name, near, module) if "." not in name else module.tree
-    found = (each for each in walk(owner) if isinstance(each, (ast.Name, ast.Attribute)))
-    return [each for each in found if isinstance(each.ctx, ast.Load) and dotted(each) == name]
-
-
-def _is_fine(analysis: Analysis, node: ast.expr, loader: Event) -> bool:
-    """Whether a read of data is the loader's, or asks for their size or an attribute."""
-    above = analysis.facts.places.parent(node, loader.module)
-    if isinstance(above, ast.keyword):
-        above = analysis.facts.places.parent(above, loader.module)
-    sized = isinstance(above, ast.Call) and dotted(above.func) == "len"
-    return above is loader.node or sized or isinstance(above, ast.Attribute)

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from turbofix.dataflow.facts import Frame, settled
 from turbofix.dataflow.provenance import argument_of
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event, LoopRecord, Passed
-from turbofix.domain.values import Instance, Iterated, Made, Option, Value, members
+from turbofix.domain.values import Iterated, Made, Option, Value, members
 from turbofix.regex import regex
 from turbofix.source.names import dotted
 from turbofix.source.nodes import children, walk
 from turbofix.source.places import LOOPS
-from turbofix.training.data.datasets import PUBLISHED, dataset_of, lengths, published_length
+from turbofix.training.data.lengths import length
 from turbofix.training.model import ABSENT, Argument
 
 
 def iterations(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
     """How many steps a training takes, as far as literals and defaults of options tell; None where they do not."""
-    facts = analysis.facts
     total = 1
-    seen = False
-    for record in facts.loops(backward):
-        frames = facts.frames(backward)
-        index = next((i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops)), None)
-        if index is None or not isinstance(record.node, ast.For) or _leaves_early(record.node):
-            return None
-        count = rounds(analysis, record, frames[: index + 1])
+    for record, frames in _around(analysis, backward):
+        count = rounds(analysis, record, frames) if not _leaves_early(record.node) else None
         if count is None:
             return None
         total *= count
         if record.node is loop:
-            seen = True
-            break
-    return total if seen else None
+            return total
+    return None
 
 
 def passes(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
@@ -42,23 +36,28 @@ def passes(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
 
     That is how often the loops around its loop run. None where one of them does not say, or the loop itself counts.
     """
-    facts = analysis.facts
     total = 1
-    for record in facts.loops(backward):
-        frames = facts.frames(backward)
-        index = next((i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops)), None)
-        if index is None or not isinstance(record.node, ast.For):
+    for record, frames in _around(analysis, backward):
+        count = rounds(analysis, record, frames, most=True)
+        if not isinstance(record.node, ast.For) or not frames:
             return None
-        count = rounds(analysis, record, frames[: index + 1], most=True)
         if record.node is loop:
             over = _whole(record.iterated)
             call = over.origin.node if isinstance(over, Iterated) and over.wrapper == "range" and over.origin else None
             counts = isinstance(call, ast.Call) and not _SIZE.search(ast.unparse(call))
             return total if count is None and not counts else None
-        if count is None or (count == 1 and _is_chosen(analysis, record, frames[: index + 1])):
+        if count is None or (count == 1 and _is_chosen(analysis, record, frames)):
             return None
         total *= count
     return None
+
+
+def _around(analysis: Analysis, event: Event) -> Iterator[tuple[LoopRecord, tuple[Frame, ...]]]:
+    """The loops around an event, the outermost first, each with the frames that it runs in."""
+    frames = analysis.facts.frames(event)
+    for record in analysis.facts.loops(event):
+        index = next((i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops)), None)
+        yield record, frames[: index + 1] if index is not None else ()
 
 
 _SIZE = regex(r"len\(|size|shape|,.*,")
@@ -130,9 +129,9 @@ def _is_chosen(analysis: Analysis, record: LoopRecord, frames: tuple[Frame, ...]
     return any(isinstance(each, Option) for end in ends for each in members(end))
 
 
-def _leaves_early(loop: ast.For) -> bool:
+def _leaves_early(loop: ast.AST) -> bool:
     """Whether a loop may end before its time: a ``break`` of its own, or a ``return``."""
-    waiting: list[ast.AST] = [*loop.body]
+    waiting: list[ast.AST] = [*getattr(loop, "body", [])]
     for node in waiting:  # grows meanwhile
         if isinstance(node, (ast.Break, ast.Return)):
             return True
@@ -153,7 +152,7 @@ def rounds(analysis: Analysis, record: LoopRecord, frames: tuple[Frame, ...], *,
     ``most``: how often at most, where it is not known at what number it starts (a training that is resumed); loaders
     are not counted then.
     """
-    value = _whole(record.iterated)
+    value = _whole(record.iterated) if isinstance(record.node, ast.For) and frames else None
     if isinstance(value, Iterated) and value.wrapper == "range" and value.origin is not None:
         call = value.origin.node
         if not isinstance(call, ast.Call) or not any(call is each for each in walk(record.node)):
@@ -194,58 +193,9 @@ def _number(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -> ob
 
 def batches_of(analysis: Analysis, loader: Made) -> int | None:
     """How many batches one pass over a loader gives."""
-    size = loader.arguments.get("batch_size", 1)
-    length = samples_of(analysis, loader)
+    data, size = loader.arguments.get("dataset", 0), loader.arguments.get("batch_size", 1)
+    known = length(analysis, data.value, published=True) if data is not None else None
     batch = settled(size.value) if size is not None else 1
-    if length is None or type(batch) is not int or batch < 1:
-        return None
-    return length // batch
-
-
-def samples_of(analysis: Analysis, loader: Made) -> int | None:
-    """How many samples a loader's data hold: all of what it is given, or the part of it that its argument names."""
-    if loader.qualname.endswith(".splits"):  # it is given several data sets, not one of so many items
-        return None
-    data = loader.arguments.get("dataset", 0)
-    known = samples(analysis, data.value) if data is not None else None
-    return known if known is not None else written_samples(analysis, loader)
-
-
-def written_samples(analysis: Analysis, loader: Made) -> int | None:
-    """How many samples the expression stands for that a loader is given."""
-    data = loader.arguments.get("dataset", 0)
-    asking = lengths(analysis)
-    place = asking.where_made(loader)
-    return asking.of(data.node, place) if data is not None and data.node is not None and place is not None else None
-
-
-def samples(analysis: Analysis, value: Value) -> int | None:
-    """How many samples data hold: a part of a published data set, or what a class of the program says."""
-    lengths: set[int | None] = set()
-    for each in members(value):
-        published = isinstance(each, Made) and each.qualname in PUBLISHED
-        if published and _is_cut(analysis):
-            return None
-        if published and isinstance(each, Made):
-            lengths.add(published_length(each))
-        else:
-            lengths.add(dataset_of(analysis, each).length if isinstance(each, (Made, Instance)) else None)
-    return lengths.pop() if len(lengths) == 1 else None
-
-
-def _is_cut(analysis: Analysis) -> bool:
-    """Whether a data set of a library is given other data: ``digits.data = digits.data[:1000]``."""
-    for name in ("data", "samples", "imgs", "targets"):
-        for write, _, _ in analysis.facts.attribute_writes(name):
-            for part in walk(write):
-                if not isinstance(part, ast.Attribute) or part.attr != name or isinstance(part.ctx, ast.Load):
-                    continue
-                base = part.value
-                if not isinstance(base, ast.Name):
-                    return True
-                modules = (each.scope for each in analysis.execution.modules.values())
-                scopes = (*modules, *analysis.execution.scopes.values())
-                held = [each for scope in scopes for each in members(scope.names.get(base.id))]
-                if any(isinstance(each, Made) and each.kind == "dataset" for each in held):
-                    return True
-    return False
+    if known is None or type(batch) is not int or batch < 1 or loader.qualname.endswith(".splits"):
+        return None  # (what is split is several data sets, not one of so many items)
+    return known // batch

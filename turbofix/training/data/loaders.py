@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from turbofix.dataflow.facts import settled, unwrapped
@@ -25,18 +25,17 @@ from turbofix.domain.values import (
     Tensor,
     Value,
     flatten,
-    join,
+    join_all,
     members,
 )
 from turbofix.interpreter.execution import ModuleFile
-from turbofix.library.tables import loader_parameters, parameters_of
-from turbofix.source.names import dotted, loaded, parameters, targets, written
+from turbofix.library.tables import loader_parameters
+from turbofix.source.names import dotted, loaded, targets, written
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.datasets import collating, dataset_of
-from turbofix.training.data.lasting import written_samples
-from turbofix.training.data.shapes import CUTTING, sizes_of
+from turbofix.training.data.shapes import sizes_of
 from turbofix.training.model import ABSENT, Argument, Dataset, Evaluation, Loader, Sizes, Step, Transfer
 
 _FEW_BATCHES = 10
@@ -62,36 +61,24 @@ def loader_sites(analysis: Analysis, value: Value | None) -> list[Site]:
     return sorted(found)
 
 
-def joined(first: Passed | None, second: Passed | None) -> Passed | None:
-    """The same argument of the same call, reached in two ways."""
-    if first is None or second is None:
-        present = first or second
-        if present is None:
-            return None
-        return Passed(present.value, False, present.node, present.entry, present.entry_module)
-    value = join(first.value, second.value)
-    assert value is not None
-    return Passed(
-        value,
-        first.must and second.must,
-        first.node or second.node,
-        first.entry or second.entry,
-        first.entry_module or second.entry_module,
-    )
-
-
 def merged(many: Iterable[dict[str, Passed]]) -> dict[str, Passed]:
     """The arguments of one call over all the ways in which it was reached."""
-    found: dict[str, Passed] | None = None
-    for one in many:
-        if found is None:
-            found = dict(one)
-            continue
-        for name in {*found, *one}:
-            passed = joined(found.get(name), one.get(name))
-            if passed is not None:
-                found[name] = passed
-    return found or {}
+    ways = list(many)
+    return {
+        name: _joined([each.get(name) for each in ways]) for name in dict.fromkeys(n for each in ways for n in each)
+    }
+
+
+def _joined(ways: list[Passed | None]) -> Passed:
+    """The same argument of the same call, reached in several ways, some of which may pass nothing."""
+    passed = [each for each in ways if each is not None]
+    if len(ways) == 1:
+        return passed[0]
+    value = join_all(each.value for each in passed)
+    assert value is not None
+    written = next((each for each in passed if each.node is not None or each.entry is not None), passed[0])
+    always = len(passed) == len(ways) and all(each.must for each in passed)
+    return replace(written, value=value, must=always)
 
 
 def loaders(analysis: Analysis) -> list[Loader]:
@@ -111,7 +98,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     event = events[0]
     node, module = event.node, event.module
     made = next(each for each in members(event.result) if isinstance(each, Made))
-    order = parameters_of(made.qualname) or loader_parameters()[:3]
+    order = loader_parameters() if made.qualname == _TORCH else loader_parameters()[:3]
     all_arguments = [each.arguments for each in events if each.arguments is not None]
     bound = [bound_arguments(each, order) for each in all_arguments]
     passed = merged(bound)
@@ -126,8 +113,6 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         data = Dataset("tensors", on_device=True)  # it hands out indices: the collate function takes whole batches
     else:
         data = dataset_of(analysis, *_datasets(all_arguments, order))
-    if data.length is None and len(all_arguments) == 1:
-        data = replace(data, length=written_samples(analysis, made))
     if not data.on_device and _is_moved(analysis, _datasets(all_arguments, order), event.order):
         data = replace(data, on_device=True)
     if made.qualname.endswith(".splits"):  # it is given several data sets, not one of so many items
@@ -145,7 +130,6 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         role="unused",
         open_mapping=any(each.open or each.star for each in all_arguments),
         unpacks=_unpacks(analysis, node, module),
-        spelled_out=_spelled_out(analysis, node, module),
         mapping_entries=_entries(analysis, all_arguments),
         collate=collate_kind(analysis, collate),  # type: ignore[arg-type]
         collate_on_device=collated is not None and collated.on_device,
@@ -155,7 +139,6 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         subclass=subclass,
         name=_name(analysis, events),
         sizes=_sizes(made, passed, arguments, data),
-        cut=_cut(analysis, passed, module),
         comments=facts.places.comments_at(node, module),
     )
 
@@ -187,18 +170,6 @@ def _sizes(made: Made, passed: dict[str, Passed], arguments: Mapping[str, Argume
     return sizes_of(passed, arguments.get("batch_size", ABSENT), data, read)
 
 
-def _cut(analysis: Analysis, passed: dict[str, Passed], module: ModuleFile) -> Argument:
-    """How many samples a batch has that a ``BatchSampler`` cuts, of a loader that makes none itself."""
-    size, sampler = passed.get("batch_size"), passed.get("sampler")
-    none = size is not None and all(isinstance(each, Const) and each.value is None for each in members(size.value))
-    if sampler is None or not none:
-        return ABSENT
-    cutting = [each for each in members(sampler.value) if isinstance(each, Made) and each.qualname in CUTTING]
-    if len(cutting) != 1 or len(members(sampler.value)) != 1:
-        return ABSENT
-    return argument_from(cutting[0].arguments.get("batch_size", 1), module, analysis.facts, analysis.reads)
-
-
 def _is_super(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Attribute) and node.func.attr == "__init__"
 
@@ -207,41 +178,6 @@ def _unpacks(analysis: Analysis, node: ast.AST, module: ModuleFile) -> tuple[Sit
     if not isinstance(node, ast.Call):
         return ()
     return tuple(analysis.facts.places.site(each.value, module) for each in node.keywords if each.arg is None)
-
-
-def _spelled_out(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
-    """Whether each ``**mapping`` of a call is known by its text alone: whoever calls the function, it holds no more."""
-    unpacked = [each.value for each in node.keywords if each.arg is None] if isinstance(node, ast.Call) else []
-    return all(_is_spelled_out(analysis, each, module) for each in unpacked)
-
-
-def _is_spelled_out(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
-    if not isinstance(node, ast.Name):
-        return _is_display(analysis, node, module)
-    bindings = analysis.facts.bindings
-    scope = bindings.owner(node.id, node, module)
-    writes = bindings.writes(scope, node.id)
-    if len(writes) != 1 or any(each.arg == node.id for each in parameters(scope)):
-        return False
-    write = writes[0]
-    plain = isinstance(write, ast.Assign) and len(write.targets) == 1 and isinstance(write.targets[0], ast.Name)
-    if not plain or not _is_display(analysis, write.value, module):  # type: ignore[attr-defined]
-        return False
-    # any other read may change it, or hand it to what does
-    unpacked = {each.value for each in walk(scope) if isinstance(each, ast.keyword) and each.arg is None}
-    named = (each for each in walk(scope) if isinstance(each, ast.Name) and each.id == node.id)
-    return all(each in unpacked or each is write.targets[0] for each in named)  # type: ignore[attr-defined]
-
-
-def _is_display(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
-    """Whether it is a dict whose keys are all written: ``{"shuffle": True}``, ``dict(shuffle=True)``."""
-    if isinstance(node, ast.Dict):
-        return all(isinstance(each, ast.Constant) for each in node.keys)
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
-        return False
-    own = analysis.facts.bindings.owner("dict", node, module) is module.tree
-    own = own and not analysis.facts.bindings.writes(module.tree, "dict")
-    return node.func.id == "dict" and own and all(each.arg is not None for each in node.keywords)
 
 
 def _entries(analysis: Analysis, many: list[Arguments]) -> dict[str, Site]:
@@ -377,14 +313,14 @@ def with_use(
     facts = analysis.facts
     read, run_through, asked, used = _reads(analysis)
     zipped, cycled = _zipped(analysis), _cycled(analysis)
-    whole = set(_taken_whole(analysis))
     # one of those that nothing is seen to read is what a step reads that comes from where it is not seen
     unseen = bool(steps) and not any(step.loaders for step in steps)
     moves = {facts.site(event): event for event in facts.of("transfer")}
     transfers = [each for step in steps for each in step.transfers]
     transfers += [each for evaluation in evaluations for each in evaluation.transfers]
     for loader in found:
-        if loader.site in whole:
+        made = next(event for event in facts.of("make") if facts.site(event) == loader.site)
+        if is_taken_whole(analysis, made):
             result.append(loader)
             continue
         in_steps = [step for step in steps if loader.site in step.loaders]
@@ -398,7 +334,6 @@ def with_use(
         else:
             role = "unknown" if unseen or loader.site in read or _handed_over(analysis, loader.site) else "unused"
         copies: dict[Site, Transfer] = {}
-        made = next(event for event in facts.of("make") if facts.site(event) == loader.site)
         moved = [each for step in in_steps for each in step.transfers]
         moved += [each for evaluation in in_evaluations for each in evaluation.transfers]
         # a pass in an expression of a step has no loop that would list its loader
@@ -429,17 +364,11 @@ def with_use(
     return tuple(result)
 
 
-def _taken_whole(analysis: Analysis) -> Iterator[Site]:
-    """The loaders that a function is given right where they are made, and whose data another one reads by indices."""
-    places = analysis.facts.places
-    for event in analysis.facts.of("make"):
-        passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
-        data = passed.node if passed is not None else None
-        *outside, frame = analysis.facts.frames(event)
-        if not isinstance(data, ast.Call) or dotted(data.func) != "range" or not isinstance(frame.call, ast.Call):
-            continue
-        for each in frame.call.args if outside else ():
-            yield places.site(each, outside[-1].module)
+def is_taken_whole(analysis: Analysis, event: Event, data: ast.AST | None = None) -> bool:
+    """Whether batches are taken as a whole already: of numbers alone, or by the function that the rewrite puts here."""
+    above = analysis.facts.places.parent(event.node, event.module)
+    handed = (dotted(above.func) or "") if isinstance(above, ast.Call) else ""
+    return handed.startswith("preloaded") or (isinstance(data, ast.Call) and dotted(data.func) == "range")
 
 
 def _reads(analysis: Analysis) -> tuple[set[Site], ...]:

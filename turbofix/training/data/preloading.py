@@ -8,23 +8,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from turbofix.dataflow.facts import settled, unwrapped
-from turbofix.dataflow.mutation import change_after
+from turbofix.dataflow.facts import settled
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
-from turbofix.domain.values import Bound, Function, Instance, Iterated, Made, Sequence, Value, flatten, members
+from turbofix.domain.values import Function, Instance, Made, Sequence, Value, flatten, members
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
-from turbofix.source.answers import every
-from turbofix.source.names import body_of, dotted, loads, parameters, targets, walk_here
+from turbofix.source.names import dotted, targets
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.data.augmenting import augment
-from turbofix.training.data.datasets import PUBLISHED, making
-from turbofix.training.data.lasting import samples
-from turbofix.training.data.loaders import loader_sites
+from turbofix.training.data.items import function_of, making
+from turbofix.training.data.lengths import PUBLISHED, length
+from turbofix.training.data.loaders import is_taken_whole, loader_sites
 from turbofix.training.data.same_items import datasets_in, names_random
 from turbofix.training.model import Augment, Framework, Loader, Preload, Step
 
@@ -42,19 +40,14 @@ _NAMES = regex(r"(?:.*_)?(?:path|file|filename|name|url)s?", re.IGNORECASE)
 """What is called so is a text, which no tensor holds."""
 _TEXTS = regex(r"(?:.*_)?(?:path|file|filename|name|url|text|sentence|caption|title|transcript)s?", re.IGNORECASE)
 """What is called so may be one, or its numbers."""
-_OF_TEXT = frozenset(words("str join get strip lower replace"))
 _MOVES = frozenset((Framework.LIGHTNING, Framework.ACCELERATE))
 """The frameworks that bring batches to the device themselves."""
-_STACKING = regex(r"stack|tensor|default_collate|from_numpy", re.IGNORECASE)
 _PADDING = regex(
     r"pad|rand|shuffle|choice|sort|max\(|len\(|\b(?:cat|batch)\(|from_data_list|token|processor|encod", re.IGNORECASE
 )
 """What tells that a batch is more than its items side by side."""
-_AROUND = frozenset(("enumerate", "iter"))
 _SIZES = words("shape size dim ndim numel nelement dtype")
 """What is the same of a tensor wherever it is."""
-_ON_THE_WAY = words("float double long int view reshape unsqueeze squeeze flatten")
-"""Methods between a batch and its copy, which do the same on the device."""
 
 
 def preloads(
@@ -64,31 +57,28 @@ def preloads(
     if steps and not any(step.passes is None or step.passes > 1 for step in steps):
         return ()
     known = {loader.site: loader for loader in loaders if _could(loader)}
-    reading = _reading(analysis)
     found: dict[Site, Preload] = {}
     for event in analysis.facts.of("make"):
         loader = known.get(analysis.facts.site(event))
         passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
         if loader is None or passed is None or loader.site in found:
             continue
+        if is_taken_whole(analysis, event, passed.node):
+            continue
         drawn = augment(analysis, passed.value, event) if loader.dataset.random else None
         if drawn is None and not _is_plain(analysis, loader, passed.value):
             continue
-        change, anew = _change(analysis, passed.value), loader.built_in_loop and not loader.again
-        rows = anew and loader.collate == "default" and all(map(_gives_rows, members(passed.value)))
+        augments = drawn if isinstance(drawn, Augment) else None
+        why = drawn if isinstance(drawn, str) else None
+        if loader.built_in_loop and not loader.again:
+            why = why or "it is built anew in every round: build it once, before the loop, if its data stay the same"
         found[loader.site] = Preload(
             loader.site,
-            place_of_helper(analysis, drawn.listed if isinstance(drawn, Augment) else event.node, event.module),
-            on_device=framework in _MOVES or _on_device(analysis, loader, reading),
-            certain=change is None,
+            place_of_helper(analysis, augments.listed if augments is not None else event.node, event.module),
+            on_device=framework in _MOVES or _on_device(analysis, loader),
             heavy=bool(HEAVY & {*loader.dataset.work}),
-            why_not=drawn
-            if isinstance(drawn, str)
-            else "it is built anew in every round: build it once, before the loop, if its data stay the same"
-            if anew and not rows
-            else _too_large(analysis, loader, passed.value, drawn) or _why_not(analysis, loader, event, change or ""),
-            rows=rows,
-            augment=drawn if isinstance(drawn, Augment) else None,
+            why_not=why or _too_large(analysis, loader, passed.value, augments) or _why_not(loader, event),
+            augment=augments,
         )
     above: dict[Path, Site] = {}
     for each in found.values():
@@ -106,7 +96,6 @@ def _could(loader: Loader) -> bool:
         and loader.dataset.shared is None  # it is read from a file that stays open
         and (loader.again or not loader.built_in_loop or loader.role != "evaluation")
         and not loader.first_only
-        and loader.cut.state == "absent"
         and loader.argument("batch_sampler").state == "absent"
         and loader.argument("batch_size").values != (None,)
     )
@@ -152,37 +141,14 @@ def _pairs(value: object) -> bool:
 
 
 def holds_text(get_item: Function) -> bool:
-    """Whether an item has a text among its parts, by what they are called and given."""
-    given = {
-        each.targets[0].id: each.value
-        for each in walk(get_item.node)
-        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
-    }
+    """Whether an item has a text among its parts, by what they are called."""
     for returned in (each.value for each in walk(get_item.node) if isinstance(each, ast.Return)):
-        whole = given.get(returned.id) if isinstance(returned, ast.Name) else returned
-        items = [each.value if isinstance(each, ast.Subscript) else each for each in getattr(whole, "elts", ())]
-        parts = [(dotted(each) or "", each) for each in items]
-        if isinstance(whole, ast.Dict):
-            parts = [(str(getattr(key, "value", "")), e) for key, e in zip(whole.keys, whole.values, strict=True)]
-        for name, part in parts:
-            made = given.get(part.id, part) if isinstance(part, ast.Name) else part
-            called = (dotted(made.func) or "").rpartition(".")[2] if isinstance(made, ast.Call) else None
-            by_name = _NAMES if called is None else _TEXTS if called in _OF_TEXT else None
-            if by_name is not None and by_name.fullmatch(name.rpartition(".")[2]):
-                return True
+        keys = [each.value for each in getattr(returned, "keys", ()) if isinstance(each, ast.Constant)]
+        parts = [each.value if isinstance(each, ast.Subscript) else each for each in getattr(returned, "elts", ())]
+        names = [*map(str, keys), *((dotted(each) or "").rpartition(".")[2] for each in parts)]
+        if any(map(_NAMES.fullmatch, names)):
+            return True
     return False
-
-
-def _gives_rows(value: Value) -> bool:
-    """Whether data are a ``TensorDataset``, or a class whose items are nothing but rows of several tensors."""
-    method = value.cls.find("__getitem__") if isinstance(value, Instance) else None
-    if not isinstance(method, Function) or isinstance(method.node, ast.Lambda):
-        return isinstance(value, Made) and value.qualname == TENSORS
-    *first, last = method.node.body
-    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
-        return False
-    index, plain = parameters(method.node)[-1].arg, all(isinstance(each, ast.Expr) for each in first)
-    return plain and all(isinstance(each, ast.Subscript) and dotted(each.slice) == index for each in last.value.elts)
 
 
 def _resizing(value: Value | None, depth: int = 5) -> Iterator[Made]:
@@ -207,69 +173,71 @@ def _too_large(analysis: Analysis, loader: Loader, value: Value, drawn: Augment 
         pixels = max(pixels, numbers[0] * numbers[-1] if numbers else 0)
     channels = 1 if name.endswith(("MNIST", "USPS")) else 3
     room, most = (_ROOM, "ten") if drawn is None else (2 << 30, "two")
-    taken = (samples(analysis, value) or 0) * (pixels or native or _SMALLEST) * channels * 4
+    taken = (length(analysis, value, published=True) or 0) * (pixels or native or _SMALLEST) * channels * 4
     if not name.startswith("torchvision.") or taken <= room:
         return None
     do = ": resize whole batches on the GPU" if pixels > native else ""
     return f"its pictures take {taken / 1e9:.1f} gigabytes, and {most} are kept at most, on a GPU of 80{do}"
 
 
-def _change(analysis: Analysis, value: Value | None) -> str | None:
-    """What changes, or may change, the tensors that data are rows of; of other data nobody knows."""
-    made = _tensors_of(value)
-    call = made.origin.node if made is not None and made.origin is not None else None
-    events = [event for event in analysis.facts.at(call) if event.kind == "make"] if call is not None else []
-    if not isinstance(call, ast.Call) or len(events) != 1:
-        return "what its items are made of may change"
-    names = [name for each in (*call.args, *(one.value for one in call.keywords)) for name in loads(each)]
-    frames = analysis.facts.frames(events[0])
-    return analysis.once(("what items are made of changes", call), lambda: change_after(analysis, call, names, frames))
-
-
-def _on_device(analysis: Analysis, loader: Loader, reading: dict[Site, list[Event]]) -> bool:
+def _on_device(analysis: Analysis, loader: Loader) -> bool:
     """Whether all that reads a loader uses its batches on the GPU only."""
     if loader.dataset.on_device:
         return True
-    copied = bool(loader.copies) and all(each.to.reaches_cuda for each in loader.copies)
     sites = {each.site for each in loader.copies}
-    return copied and not _is_read_on_host(analysis, loader, sites, reading)
+    if not sites or not all(each.to.reaches_cuda for each in loader.copies):
+        return False
+    events = analysis.facts.of("iterate", "next")
+    reading = [each for each in events if loader.site in loader_sites(analysis, each.receiver)]
+    loops = [(each.node, each.module) for each in reading if isinstance(each.node, ast.For)]
+    whole = bool(loops) and len(loops) == len(reading)
+    return whole and not any(_is_read_on_host(analysis, loop, module, sites) for loop, module in loops)
 
 
-def _why_not(analysis: Analysis, loader: Loader, event: Event, change: str) -> str | None:
+def _is_read_on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[Site]) -> bool:
+    """Whether a loop uses a part of a batch for more than its size before it is brought to the device."""
+    places = analysis.facts.places
+    counted = isinstance(loop.iter, ast.Call) and "enumerate(" in ast.unparse(loop.iter)
+    both = loop.target.elts if isinstance(loop.target, ast.Tuple) and len(loop.target.elts) == 2 else []
+    waiting = {each.id for each in targets(both[1] if counted and both else loop.target) if isinstance(each, ast.Name)}
+    for statement in loop.body:
+        calls = [each for each in walk(statement) if isinstance(each, ast.Call)]
+        copied = [each for each in calls if places.site(each, module) in copies]
+        fine = {id(one) for each in copied for one in walk(each)}
+        fine |= {id(one) for each in calls if dotted(each.func) == "len" for one in each.args}
+        fine |= {id(each.value) for each in walk(statement) if isinstance(each, ast.Attribute) and each.attr in _SIZES}
+        unpacked = statement.value if isinstance(statement, ast.Assign) else None
+        for node in walk(statement):
+            read = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in waiting
+            # (where the statement copies it, all parts of it may be: ``[part.to(device) for part in batch]``)
+            if read and id(node) not in fine and node is not unpacked and not copied:
+                return True
+        stored = {each.id for each in walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        is_part = isinstance(unpacked, ast.Name) and unpacked.id in waiting
+        waiting = waiting | stored if is_part else waiting - stored
+    return False
+
+
+def _why_not(loader: Loader, event: Event) -> str | None:
     """Why whole batches of items that are made once would not be the same, or nothing would be gained."""
     if loader.dataset.stateful is not None:
         return loader.dataset.stateful
-    if re.search("is changed in place|shuffle", change):
-        return change
-    sampler = event.arguments.get("sampler", 3) if event.arguments is not None else None
-    drawn = [getattr(each, "qualname", "") for each in members(sampler.value)] if sampler is not None else []
-    if any(each.endswith(".SubsetRandomSampler") for each in drawn):
-        return "its sampler takes some of the items, and all would be kept: pass a `Subset` of them, and `shuffle=True`"
-    if loader.collate != "default" and not _stacks(event):
+    if loader.collate != "default" and _pads(event):
         return "its `collate_fn` may do more than to stack the items"
     given = event.arguments.get("dataset", 0) if event.arguments is not None else None
     methods = [each.cls.find("__getitem__") for each in datasets_in(given.value if given is not None else None)]
     if loader.collate == "default" and any(isinstance(each, Function) and holds_text(each) for each in methods):
         return "its items hold texts beside what can be stacked: look these up by the item's number, and keep the rest"
-    if any("dataset" in each.uses for each in members(event.result) if isinstance(each, Made)):
-        for module in analysis.execution.modules.values():
-            for node in every(ast.Attribute, module.tree) if ".dataset" in module.text else ():
-                parent = analysis.facts.places.parent(node, module)
-                counted = isinstance(parent, ast.Call) and dotted(parent.func) == "len"
-                if node.attr == "dataset" and not counted and dotted(node.value) != "self":
-                    return f"line {node.lineno} of {module.path.name} reads the data of a loader"
     return None
 
 
-def _stacks(event: Event) -> bool:
-    """Whether a collate function of the project only stacks what it is given, by its text."""
+def _pads(event: Event) -> bool:
+    """Whether a collate function may do more than to put items side by side, by its text, or is not seen."""
     passed = event.arguments.get("collate_fn", 7) if event.arguments is not None else None
     given = members(passed.value) if passed is not None else ()
     calls = [each.cls.find("__call__") if isinstance(each, Instance) else each for each in given]
-    nodes = [each.node for one in calls for each in (one.function if isinstance(one, Bound) else one,)
-             if isinstance(each, Function)]  # fmt: skip
-    texts = [ast.unparse(each) for each in nodes]
-    return len(texts) == len(given) and all(_STACKING.search(each) and not _PADDING.search(each) for each in texts)
+    functions = [each for one in calls if (each := function_of(one)) is not None]
+    return len(functions) != len(given) or any(_PADDING.search(ast.unparse(each.node)) for each in functions)
 
 
 def _tensors_of(value: Value | None, depth: int = 3) -> Made | None:
@@ -286,15 +254,6 @@ def _tensors_of(value: Value | None, depth: int = 3) -> Made | None:
     return None
 
 
-def _reading(analysis: Analysis) -> dict[Site, list[Event]]:
-    """The loops that run through each loader, and the calls that ask it for a batch."""
-    found: dict[Site, list[Event]] = {}
-    for event in analysis.facts.of("iterate", "next"):
-        for site in loader_sites(analysis, event.receiver):
-            found.setdefault(site, []).append(event)
-    return found
-
-
 def place_of_helper(analysis: Analysis, call: ast.AST | Site, module: ModuleFile) -> Site:
     """The first function or class of the file above the call, below imports, else the statement that holds it."""
     body = module.tree.body
@@ -305,89 +264,3 @@ def place_of_helper(analysis: Analysis, call: ast.AST | Site, module: ModuleFile
         isinstance(each, (ast.Import, ast.ImportFrom)) for each in body[body.index(first) : body.index(holding)]
     )
     return analysis.facts.places.site(holding if later or first.lineno > holding.lineno else first, module)
-
-
-def _is_read_on_host(analysis: Analysis, loader: Loader, copies: set[Site], reading: dict[Site, list[Event]]) -> bool:
-    """Whether a batch may be used as the loader hands it out, on the host."""
-    loops: dict[ast.For, ModuleFile] = {}
-    for event in reading.get(loader.site, ()):
-        around = {each.wrapper for each in unwrapped(event.receiver) if isinstance(each, Iterated)}
-        if event.kind == "next" or not isinstance(event.node, ast.For) or not around <= _AROUND:
-            return True
-        loops[event.node] = event.module
-    return not loops or any(_on_host(analysis, loop, module, copies) for loop, module in loops.items())
-
-
-def _on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[Site]) -> bool:
-    """Whether a part of a batch is used in a loop, or behind it, before it was brought to the device."""
-    target = loop.target
-    if _counts(loop.iter) and isinstance(target, ast.Tuple) and len(target.elts) == 2:
-        target = target.elts[1]
-    waiting = {each.id for each in targets(target) if isinstance(each, ast.Name)}
-    if len(waiting) != len(list(targets(target))):
-        return True
-    moved: set[str] = set()
-    for statement in loop.body:
-        for node in walk(statement):
-            changed = node.target if isinstance(node, ast.AugAssign) else None
-            if isinstance(changed, ast.Name) and changed.id in waiting - moved:
-                return True
-            used = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in waiting - moved
-            if used and not _is_fine(analysis, node, module, copies):  # type: ignore[arg-type]
-                return True
-        if isinstance(statement, ast.Assign):
-            unpacked = isinstance(statement.value, ast.Name) and statement.value.id in waiting - moved
-            names = {each.id for one in statement.targets for each in targets(one) if isinstance(each, ast.Name)}
-            if unpacked:
-                waiting |= names
-            elif names & waiting:
-                moved |= names
-    scope, end = analysis.facts.places.scope(loop, module), loop.end_lineno or 0
-    said = (each for part in body_of(scope) for each in walk_here(part))
-    later = [each for each in said if isinstance(each, ast.Name) and each.id in waiting - moved and each.lineno > end]
-    for node in later:
-        lines = [getattr(other, "lineno", 0) for other in analysis.facts.bindings.writes(scope, node.id)]
-        if isinstance(node.ctx, ast.Load) and not any(node.lineno >= line > end for line in lines):
-            return True
-    return any(isinstance(node, ast.Name) and node.id in waiting for each in loop.orelse for node in walk(each))
-
-
-def _counts(node: ast.expr) -> bool:
-    """Whether a loop counts: ``enumerate(...)``, also in a progress bar."""
-    while isinstance(node, ast.Call) and node.args:
-        if dotted(node.func) == "enumerate":
-            return True
-        node = node.args[0]
-    return False
-
-
-def _is_fine(analysis: Analysis, node: ast.Name, module: ModuleFile, copies: set[Site]) -> bool:
-    """Whether a use of a batch on the host is its copy to the device, or asks only for its size."""
-    places = analysis.facts.places
-    parent = places.parent(node, module)
-    if isinstance(parent, ast.Assign) and parent.value is node:
-        return True  # x, y = batch
-    if isinstance(parent, ast.Call) and dotted(parent.func) == "len":
-        return True
-    inner: ast.AST = node
-    if isinstance(parent, ast.Attribute) and parent.attr in ("items", "values"):
-        inner = places.parent(parent, module) or node
-        parent = places.parent(inner, module)
-    if isinstance(parent, ast.comprehension) and parent.iter is inner:
-        whole = places.parent(parent, module)
-        element = getattr(whole, "value", None) or getattr(whole, "elt", None)
-        return element is not None and places.site(element, module) in copies
-    if isinstance(parent, ast.Subscript) and parent.value is node and isinstance(parent.slice, ast.Constant):
-        inner, parent = parent, places.parent(parent, module)
-    while isinstance(parent, ast.Attribute) and parent.value is inner:
-        if parent.attr in _SIZES:
-            return True
-        call = places.parent(parent, module)
-        if not isinstance(call, ast.Call) or call.func is not parent:
-            return False
-        if places.site(call, module) in copies:
-            return True
-        if parent.attr not in _ON_THE_WAY:
-            return False
-        inner, parent = call, places.parent(call, module)
-    return False

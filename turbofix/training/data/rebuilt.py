@@ -1,356 +1,117 @@
-"""What a loop builds anew in every round, out of what does not change while it runs."""
+"""What a loop builds anew in every round, out of names that it does not set."""
 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from turbofix.dataflow.guards import globals_written
-from turbofix.dataflow.mutation import change_of
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
-from turbofix.domain.values import Const, Made, Sequence, Tensor, members
-from turbofix.library.tables import FROM_HOST, words
-from turbofix.records import dataclass
-from turbofix.source.names import dotted, loads, names_of, stores
+from turbofix.domain.values import Made, members
+from turbofix.regex import regex
+from turbofix.source.names import dotted, loads, stores
 from turbofix.source.nodes import walk
-from turbofix.source.places import LOOPS
-from turbofix.source.site import Site
-from turbofix.training.data.datasets import IN_MEMORY
-from turbofix.training.data.loaders import loader_sites, started_anew
-from turbofix.training.model import MovedAgain, Rebuilt, Step
+from turbofix.training.model import Rebuilt
 
-_HOLDING = frozenset(
-    f"torch.utils.data.{name}"
-    for name in words("DataLoader TensorDataset ConcatDataset Subset RandomSampler SequentialSampler")
-)
-"""What keeps what it is given, and looks at it only when it is read."""
-_FIXED = frozenset(f"torchvision.datasets.{name}" for name in IN_MEMORY)
-"""Data that nobody changes."""
-_COPYING = words("WeightedRandomSampler DistributedSampler SubsetRandomSampler")
-"""What copies what it is given, or counts it, when it is made."""
-_PLAIN = frozenset(f"torch.{name}" for name in words("tensor as_tensor ones zeros full Tensor FloatTensor device"))
-"""What makes the same tensor of the same numbers each time, as class weights are made."""
 _KINDS = ("loader", "criterion", "dataset")
-_PARTS = (*_KINDS, "sampler", "transform")
-_MOVES = ("to", "cuda")
-
-
-@dataclass(eq=False)
-class _Built:
-    """One assignment in a loop that makes something of a known kind."""
-
-    event: Event
-    made: Made
-    statement: ast.Assign
-    name: str
+_DRAWS = regex(r"random|\brand\w*\(|shuffle\(|Generator")
 
 
 def rebuilts(analysis: Analysis) -> tuple[Rebuilt, ...]:
-    """What the loops of the program that train or evaluate build anew, in the order of the text."""
-    working = {
-        id(record.node)
-        for event in analysis.facts.of("backward", "forward")
-        for record in analysis.facts.loops(event)
-        if isinstance(record.node, LOOPS)
-    }
-    by_loop: dict[ast.For | ast.While, dict[str, _Built]] = {}
-    for event in analysis.facts.of("make"):
-        built = _built(analysis, event, working)
-        if built is not None:
-            loop, each = built
-            known = by_loop.setdefault(loop, {}).setdefault(each.name, each)
-            if known.statement is not each.statement:
-                known.name = ""  # two of one name: neither is alone
-    found = [_rebuilt(analysis, loop, each, names) for loop, names in by_loop.items() for each in names.values()]
-    used = {site for each in found if each is not None for site in each.statements[:-1]}
-    kept = [each for each in found if each is not None and each.statements[-1] not in used]
-    return tuple(sorted(kept, key=lambda each: each.site))
-
-
-def copied_alike(analysis: Analysis, steps: Iterable[Step]) -> Iterator[MovedAgain]:
-    """Numbers of the host that a training loop copies to a GPU in every round, and that stay what they are."""
-    facts, places = analysis.facts, analysis.facts.places
-    training = {step.loop.site for step in steps}
-    for event in facts.of("transfer") if training else ():
-        node, module, frames = event.node, event.module, facts.frames(event)
-        if event.name not in _MOVES or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+    """The loaders, criteria and data that loops which train or evaluate build anew, in the order of the text."""
+    facts = analysis.facts
+    working = {id(each.node) for event in facts.of("backward", "forward") for each in facts.loops(event)}
+    found: dict[ast.AST, Rebuilt] = {}
+    for event in facts.of("make"):
+        made = next((each for each in members(event.result) if isinstance(each, Made) and each.kind in _KINDS), None)
+        statement = facts.places.statement(event.node, event.module)
+        loop = facts.places.parent(statement, event.module) if statement is not None else None
+        if made is None or not isinstance(loop, ast.For) or id(loop) not in working:
             continue
-        around: list[ast.AST] = []
-        for each in frames[-1].loops[::-1] if frames and _is_of_host(analysis, event, node.func.value) else ():
-            if not _is_alike(analysis, node, each, event):
-                break
-            around.append(each)
-        if training & {places.site(each, module) for each in around}:
-            inside = (each for call in _calls(node.func.value) for one in call.args for each in walk(one))
-            read = [each.id for each in (node.func.value, *inside) if isinstance(each, ast.Name)]
-            name = f"{read[0]}_on_device" if read else "constants"
-            site, loop, to = facts.site(event), places.site(around[-1], module), analysis.devices.of_transfer(event)
-            yield MovedAgain(site, site, name, places.text(node, module), loop, to, alike=True)
+        group = _group(analysis, statement, loop)
+        if group and not _trains_anew(analysis, loop):
+            found[group[-1]] = _rebuilt(analysis, event, made, _outermost(analysis, event, loop, group), group)
+    parts = {site for each in found.values() for site in each.statements[:-1]}
+    whole = [each for each in found.values() if each.statements[-1] not in parts]
+    return tuple(sorted(whole, key=lambda each: each.site))
 
 
-def _is_of_host(analysis: Analysis, event: Event, node: ast.expr) -> bool:
-    """Whether it is a tensor on the host, or made there of what the host holds."""
-    if isinstance(node, ast.Name):
-        return all(isinstance(each, Tensor) and each.device == "cpu" for each in members(event.receiver))
-    made = [{each.name for each in analysis.facts.at(call) if each.kind != "transfer"} for call in _calls(node)]
-    known = {f"torch.{each}" for each in FROM_HOST} | {f"Tensor.{each}" for each in ("float", "long", "unsqueeze")}
-    return bool(made) and all(names and names <= known for names in made)
-
-
-def _is_alike(analysis: Analysis, node: ast.Call, loop: ast.AST, event: Event) -> bool:
-    """Whether each round of a loop computes an expression, and has the same result, which nothing changes in place."""
-    frames, statement = analysis.facts.frames(event), analysis.facts.places.statement(node, event.module)
-    names = list(loads(node))
-    heads = "|".join({each.id for each in walk(node.func) if isinstance(each, ast.Name)} or " ")
-    learned = re.compile(rf"\b(?:{heads})(?:\b[^=\n]*=.*(?:requires_grad|Parameter\()|\.requires_grad)")
-    if any(_begins(dotted(each) or "", stored) for each in names for stored, _ in stores(loop)):
-        return False
-    always = analysis.guards.guard(event, loop).kind == "always" and not learned.search(event.module.text)
-    if not always or any(analysis.guards.counts(each, frames, loop) for each in names):
-        return False
-    given = getattr(statement, "targets", []) if getattr(statement, "value", None) is node else []
-    held = [each for each in (*names, *given) if isinstance(each, (ast.Name, ast.Attribute))]
-    return _change(analysis, loop, node, held, event) is None
-
-
-def first_batches(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[tuple[Site, Site], ...]:
-    """Where every round of a loop asks a loader for its first batch."""
-    found: set[tuple[Site, Site]] = set()
-    for event in events:
-        start = started_anew(event.node) if event.kind == "next" else None
-        sites = loader_sites(analysis, event.receiver) if start is not None else []
-        if start is not None and len(sites) == 1 and analysis.guards.guard(event, loop).kind in ("always", "config"):
-            found.add((analysis.facts.site(event), sites[0]))
-    return tuple(sorted(found))
-
-
-def _built(analysis: Analysis, event: Event, working: set[int]) -> tuple[ast.For | ast.While, _Built] | None:
-    """An assignment straight in the body of a loop, whose value an event makes."""
-    frames = analysis.facts.frames(event)
-    loop = frames[-1].loops[-1] if frames and frames[-1].loops else None
-    if not isinstance(loop, (ast.For, ast.While)) or id(loop) not in working:
-        return None
-    statement = analysis.facts.places.statement(event.node, event.module)
-    if not isinstance(statement, ast.Assign) or not any(statement is each for each in loop.body):
-        return None
-    made = next((each for each in members(event.result) if isinstance(each, Made) and each.kind in _PARTS), None)
-    if made is None or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
-        return None
-    if _without_moves(statement.value) is not event.node:
-        return None
-    return loop, _Built(event, made, statement, statement.targets[0].id)
-
-
-def _without_moves(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MOVES:
-        node = node.func.value
-    return node
-
-
-def _rebuilt(analysis: Analysis, loop: ast.For | ast.While, built: _Built, others: dict[str, _Built]) -> Rebuilt | None:
-    if built.made.kind not in _KINDS or not built.name or _is_one_round(analysis, loop, built):
-        return None
-    group = _group(analysis, loop, built, others)
-    if group is None:
-        return None
-    facts, module = analysis.facts, built.event.module
-    target = _outermost(analysis, loop, group)
-    why_not = next(filter(None, (_why_not(analysis, target, each) for each in group)), None)
-    passed = built.made.arguments.get("persistent_workers")
-    lasting = passed is not None and not all(
-        isinstance(each, Const) and not each.value for each in members(passed.value)
-    )
-    cheap = built.made.kind == "criterion" and not any(
-        isinstance(each, Tensor) for value in built.made.arguments.values() for each in members(value)
-    )
-    made = (one for each in facts.events_in(loop) if each.kind == "make" for one in members(each.result))
-    if cheap and any(isinstance(each, Made) and each.kind == "optimizer" for each in made):
-        return None  # each round is a training of its own, beside which it costs nothing
+def _rebuilt(analysis: Analysis, event: Event, made: Made, loop: ast.For, group: list[ast.Assign]) -> Rebuilt:
+    places, module = analysis.facts.places, event.module
+    above = places.site(loop, module)
+    changing = next(_changing(loop, group), None)
+    why = f"`{changing}` is handed to a call in the loop, which may change it: build it once, if not"
+    if any(_DRAWS.search(places.text(each, module)) for each in group):
+        changing, why = "", "it is drawn anew in each round: build it once, if that is not meant"
+    if any(places.comments_at(each, module) for each in group):
+        changing, why = "", "a comment stands beside it, which may say why"
+    stays = made.arguments.get("persistent_workers")
     return Rebuilt(
-        site=facts.site(built.event),
-        statements=tuple(facts.places.site(each.statement, module) for each in group),
-        loop=facts.places.site(loop, module),
-        above=facts.places.site(target, module),
-        kind=built.made.kind,  # type: ignore[arg-type]
-        name=built.name,
-        data=any(each.made.kind == "dataset" for each in group) or _holds_data(analysis, built.statement.value),
-        lasting=lasting,
-        cheap=cheap,
-        why_not=why_not,
+        site=analysis.facts.site(event),
+        statements=tuple(places.site(each, module) for each in group),
+        loop=above,
+        kind=made.kind,  # type: ignore[arg-type]
+        name=dotted(group[-1].targets[0]) or "",
+        lasting=stays is not None and getattr(stays.node, "value", None) is not False,
+        why_not=None if changing is None else why,
     )
 
 
-def _is_one_round(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> bool:
-    """Whether a loop goes through a list of one, or through the product of such."""
-    over = loop.iter if isinstance(loop, ast.For) else None
-    crossed = isinstance(over, ast.Call) and (dotted(over.func) or "").rpartition(".")[2] == "product"
-    lists = [] if over is None else over.args if crossed and isinstance(over, ast.Call) else [over]
-    frames = analysis.facts.frames(built.event)
-
-    def is_one(each: ast.expr) -> bool:
-        if isinstance(each, (ast.List, ast.Tuple)):
-            return len(each.elts) == 1
-        values = members(analysis.facts.evaluate(each, frames))
-        return bool(values) and all(isinstance(value, Sequence) and len(value.items or ()) == 1 for value in values)
-
-    return bool(lists) and all(map(is_one, lists))
+def _outermost(analysis: Analysis, event: Event, loop: ast.For, group: list[ast.Assign]) -> ast.For:
+    """The outermost of the loops right in each other that set nothing of what the assignments read."""
+    own = {dotted(each.targets[0]) for each in group}
+    read = {dotted(one) for each in group for one in loads(each.value)} - own
+    above = analysis.facts.places.parent(loop, event.module)
+    if not isinstance(above, ast.For) or read & {to for to, _ in stores(above)}:
+        return loop
+    return _outermost(analysis, event, above, group)
 
 
-def _holds_data(analysis: Analysis, value: ast.expr) -> bool:
-    """Whether data are built in the same expression."""
-    made = [event for call in _calls(value) for event in analysis.facts.at(call) if event.kind == "make"]
-    return any(isinstance(each, Made) and each.kind == "dataset" for event in made for each in members(event.result))
+def _group(analysis: Analysis, statement: ast.stmt | None, loop: ast.For) -> list[ast.Assign] | None:
+    """The assignments that build something, its own last; None where the loop sets what they read in another way."""
 
+    def builds(each: ast.Assign) -> bool:
+        made = (one for event in analysis.facts.at(each.value) for one in members(event.result))
+        return any(isinstance(one, Made) and one.kind in (*_KINDS, "sampler", "transform") for one in made)
 
-def _group(
-    analysis: Analysis, loop: ast.For | ast.While, built: _Built, others: dict[str, _Built]
-) -> list[_Built] | None:
-    """The statements that build it, in their order; None where something that they need changes in the loop."""
-    group: list[_Built] = []
-    waiting = [built]
+    written = list(stores(loop))
+    group: list[ast.Assign] = []
+    waiting: list[ast.AST | None] = [statement]
     while waiting:
         each = waiting.pop()
-        if any(each is known for known in group):
+        if each in group:
             continue
-        if not _is_alone(analysis, each) or _is_read_before(loop, each):
+        if not isinstance(each, ast.Assign) or each not in loop.body or not isinstance(each.targets[0], ast.Name):
+            return None
+        name = each.targets[0].id
+        before = [loop.iter, *loop.body[: loop.body.index(each)]]
+        once = len(each.targets) == 1 and sum(to.partition(".")[0] == name for to, _ in written) == 1
+        if not once or any(isinstance(one, ast.Name) and one.id == name for node in before for one in walk(node)):
+            return None
+        if each is not statement and not builds(each):
             return None
         group.append(each)
-        for name in loads(each.statement.value):
-            part = others.get(name.id) if isinstance(name, ast.Name) else None
-            if part is not None and part.name and part is not each:
-                waiting.append(part)
-            elif _changes(analysis, name, each, loop):
-                return None
-    return sorted(group, key=lambda each: each.statement.lineno)
+        read = {dotted(one) or "" for one in loads(each.value)}
+        for to, node in written:
+            if any(f"{one}.".startswith(f"{to}.") or f"{to}.".startswith(f"{one}.") for one in read):
+                waiting.append(next((one for one in loop.body if one is node or node in walk(one)), None))
+    return sorted(group, key=lambda each: each.lineno)
 
 
-def _is_alone(analysis: Analysis, built: _Built) -> bool:
-    """Whether nothing else in its scope sets, changes or deletes what the statement names."""
-    target = built.statement.targets[0]
-    scope = analysis.facts.bindings.owner(built.name, target, built.event.module)
-    if scope is not analysis.facts.places.scope(target, built.event.module):
-        return False  # a global or a name of an outer function
-    names = names_of(scope)
-    if built.name in names.parameters or (isinstance(scope, ast.Module) and built.name in globals_written(scope)):
-        return False
-    writes = [node for name, found in names.writes.items() if _begins(name, built.name) for node in found]
-    return writes == [built.statement]
+def _changing(loop: ast.For, group: list[ast.Assign]) -> Iterator[str]:
+    """What the loop hands to other calls, or calls methods of, of what the statements are given."""
+    own = {id(each) for one in group for each in walk(one)}
+    building = [each for one in group for each in walk(one.value) if isinstance(each, ast.Call)]
+    building = [each for each in building if getattr(each.func, "attr", None) not in ("to", "cuda")]
+    arguments = (one for call in building for one in (*call.args, *(each.value for each in call.keywords)))
+    given = {dotted(each) for one in arguments for each in loads(one)}
+    for call in (each for each in walk(loop) if isinstance(each, ast.Call) and id(each) not in own):
+        receiver = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else None
+        others = call.args if dotted(call.func) != "len" else []
+        yield from (name for name in (receiver, *map(dotted, others)) if name is not None and name in given)
 
 
-def _begins(name: str, head: str) -> bool:
-    """Whether a dotted name is another one, or an attribute of it."""
-    return name == head or name.startswith(f"{head}.")
-
-
-def _is_read_before(loop: ast.For | ast.While, built: _Built) -> bool:
-    """Whether the loop reads the name above the statement, as the last round left it."""
-    above = [each for each in loop.body if each.lineno < built.statement.lineno]
-    header = [loop.iter] if isinstance(loop, ast.For) else [loop.test]
-    return any(
-        isinstance(each, ast.Name) and each.id == built.name for node in (*header, *above) for each in walk(node)
-    )
-
-
-def _changes(analysis: Analysis, name: ast.Name | ast.Attribute, built: _Built, loop: ast.AST) -> bool:
-    """Whether a name may stand for something else in another round."""
-    text = dotted(name) or ""
-    if any(_begins(text, each) for each, _ in stores(loop)):
-        return True
-    return analysis.guards.counts(name, analysis.facts.frames(built.event), loop)
-
-
-def _outermost(analysis: Analysis, loop: ast.For | ast.While, group: list[_Built]) -> ast.For | ast.While:
-    """The outermost of the loops right in each other in which nothing changes that the statements need."""
-    own = {each.name for each in group}
-    module = group[0].event.module
-    while True:
-        above = analysis.facts.places.parent(loop, module)
-        if not isinstance(above, (ast.For, ast.While)) or not any(loop is each for each in above.body):
-            return loop
-        names = [(each, name) for each in group for name in loads(each.statement.value)]
-        if any((dotted(name) or "") not in own and _changes(analysis, name, each, above) for each, name in names):
-            return loop
-        loop = above
-
-
-def _calls(value: ast.expr) -> Iterator[ast.Call]:
-    """The calls in an expression, not those in a function that is only passed."""
-    waiting: list[ast.AST] = [value]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Lambda):
-            continue
-        if isinstance(node, ast.Call):
-            yield node
-        waiting += ast.iter_child_nodes(node)
-
-
-def _why_not(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str | None:
-    """Why a statement cannot be run once, where all the names that it reads stay what they are."""
-    value = built.statement.value
-    if any(isinstance(each, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)) for each in walk(value)):
-        return "its construction does something else, too"
-    if analysis.facts.places.comments_at(built.statement, built.event.module):
-        return "a comment stands beside it, which may say why"
-    for call in _calls(value):
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _MOVES and _without_moves(call) is not call:
-            continue
-        for event in analysis.facts.at(call):
-            made = [each for each in members(event.result) if isinstance(each, Made)]
-            if event.kind == "make" and made and all(_is_same_each_time(each) for each in made):
-                continue
-            if event.name in _PLAIN and built.made.kind == "criterion":
-                continue
-            if event.kind == "make" and made and made[0].qualname.rpartition(".")[2] in _COPYING:
-                return f"`{made[0].qualname.rpartition('.')[2]}` counts or copies what it is given, which may change"
-            said = dotted(call.func) or "a call"
-            return f"what `{said}(...)` gives may be another thing in every round: it may read or draw"
-        if not analysis.facts.at(call):
-            said = dotted(call.func) or "a call"
-            return f"what `{said}(...)` gives may be another thing in every round: it may read or draw"
-    if built.made.kind == "loader" and (handed := _handed_on(analysis, loop, built)) is not None:
-        return f"`{handed}` may grow while the loop runs, and a loader of nothing cannot be built"
-    return _change(analysis, loop, built.statement, loads(value), built.event)
-
-
-def _handed_on(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str | None:
-    """The data of a loader, where the loop hands them to anything else than a loader, a sampler or ``len``."""
-    passed = built.made.arguments.get("dataset", 0)
-    text = dotted(passed.node) if passed is not None and passed.node is not None else None
-    for call in walk(loop) if text is not None else ():
-        if not isinstance(call, ast.Call) or dotted(call.func) == "len":
-            continue
-        made = [each for event in analysis.facts.at(call) for each in members(event.result)]
-        given = (*call.args, *(each.value for each in call.keywords))
-        builds = any(isinstance(each, Made) and each.kind in _PARTS for each in made)
-        if text in map(dotted, given) and not builds:
-            return text
-    return None
-
-
-def _change(
-    analysis: Analysis, loop: ast.AST, own: ast.AST, held: Iterable[ast.Name | ast.Attribute], event: Event
-) -> str | None:
-    """What may change some names in the rounds of a loop, but for the node itself: in its text, or in functions."""
-    frames, module = analysis.facts.frames(event), event.module
-    above = {frame.scope for frame in frames}
-    inside = {id(each) for each in walk(loop)} - {id(each) for each in walk(own)}
-
-    def counts(node: ast.AST) -> bool:
-        scope = analysis.facts.places.scope(node, module)
-        elsewhere = scope not in above and getattr(scope, "name", "") != "__init__"
-        return id(node) in inside or elsewhere
-
-    return change_of(analysis, held, module, frames, counts)
-
-
-def _is_same_each_time(made: Made) -> bool:
-    """Whether making it again from the same things gives the same, and draws no random numbers."""
-    if made.kind == "criterion":
-        package, _, name = made.qualname.rpartition(".")
-        return package == "torch.nn" and name.endswith("Loss") and not name.startswith("Adaptive")  # which has weights
-    if made.kind == "transform":
-        return made.qualname.startswith("torchvision.transforms.")
-    return made.qualname in _HOLDING or made.qualname in _FIXED
+def _trains_anew(analysis: Analysis, loop: ast.For) -> bool:
+    """Whether each round is a training of its own, beside which what it builds costs nothing."""
+    made = (each for event in analysis.facts.events_in(loop) if event.kind == "make" for each in members(event.result))
+    return any(isinstance(each, Made) and each.kind == "optimizer" for each in made)

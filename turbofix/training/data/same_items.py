@@ -1,4 +1,4 @@
-"""Datasets of the project that make the same items in every epoch, and what is built anew for each item.
+"""Datasets of the project that make the same items in every epoch.
 
 What is done for an item is read in the text of the functions that make it; that it is the same each time, a run shows.
 """
@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.values import Class, External, Function, Instance, Made, Value, flatten, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import BARS, words
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.answers import every, once_per_node
-from turbofix.source.names import dotted, loaded, parameters, stores
+from turbofix.source.names import dotted, parameters, stores
 from turbofix.source.nodes import walk
 from turbofix.source.places import COMPREHENSIONS
 from turbofix.source.site import Site
-from turbofix.training.data.datasets import RANDOM_TRANSFORMS, callee, calls_in, changes_later, held_data, keeps, making
-from turbofix.training.model import BuiltAgain, KeptRead, Loader, SameItems, Step
+from turbofix.training.data.datasets import changes, held_data
+from turbofix.training.data.items import RANDOM_TRANSFORMS, callee, calls_in, making
+from turbofix.training.model import KeptRead, Loader, SameItems, Step
 
 _WRAPPERS = BARS | {f"torch.utils.data.{name}" for name in ("Subset", "random_split", "ConcatDataset")}
 _HEAVY = {
@@ -47,12 +47,6 @@ _DRAWING = words("shuffle choice choices randint randrange uniform permutation n
 _CHANGING = words("""
     append extend insert pop popitem remove clear update sort reverse setdefault thumbnail paste putpixel putalpha
     """)
-_BUILT = regex(
-    r"torchaudio\.transforms\.(?:Resample|\w*Spectrogram|\w*FCC|\w*MelScale|GriffinLim)"
-    r"|(?:transformers|tokenizers)\..*\.from_(?:pretrained|file)"
-    r"|spacy\.load|sentencepiece\.SentencePieceProcessor|nltk\.stem\.\w+|nltk\.corpus\.stopwords\.words"
-)
-"""What takes long to build, and is the same for the same arguments."""
 
 
 @dataclass(frozen=True)
@@ -69,54 +63,32 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
     if steps and not any(step.passes is None or step.passes > 1 for step in steps):
         return ()
     reading = _loaders_of(analysis, loaders)
-    instances: dict[int, list[Instance]] = {}
-    for data, _ in reading:
+    instances: dict[ast.AST, list[Instance]] = {}
+    scopes = (*(each.scope for each in analysis.execution.modules.values()), *analysis.execution.scopes.values())
+    held = (one for scope in scopes for value in scope.names.values() for one in members(value))
+    for data in (*(each for each, _ in reading), *(each for each in held if isinstance(each, Instance))):
         for cls in (each for each in data.cls.mro() if isinstance(each, Class)):
-            instances.setdefault(id(cls.node), []).append(data)
-    for scope in (*(each.scope for each in analysis.execution.modules.values()), *analysis.execution.scopes.values()):
-        for each in (one for value in scope.names.values() for one in members(value)):
-            if isinstance(each, Instance):
-                instances.setdefault(id(each.cls.node), [each])
-    read = {id(cls.node) for each, _ in reading for cls in each.cls.mro() if isinstance(cls, Class)}
-    classes = {id(each.node): each for each in _classes(analysis)} | {
-        id(cls.node): cls for own in instances.values() for cls in own[0].cls.mro() if isinstance(cls, Class)
-    }
+            instances.setdefault(cls.node, []).append(data)
+    classes = {cls.node: cls for own in instances.values() for cls in own[0].cls.mro() if isinstance(cls, Class)}
+    classes.update((each.node, each) for each in _classes(analysis))
     found: list[SameItems] = []
-    for key, cls in classes.items():
+    for node, cls in classes.items():
         method = cls.names.get("__getitem__")
         if not isinstance(method, Function) or not isinstance(method.node, ast.FunctionDef):
             continue
-        if key not in read and not _is_data(cls):
+        own = instances.get(node, [])
+        mine = [loader for data, loader in reading if any(data is each for each in own)]
+        if len(parameters(method.node)) != 2 or not (mine or (_is_data(cls) and _is_built(analysis, cls))):
             continue
-        if len(parameters(method.node)) != 2 or (key not in instances and not _is_built(analysis, cls)):
+        if mine and all(loader.role == "unused" for loader in mine):
             continue
-        mine = [
-            loader
-            for data, loader in reading
-            if any(isinstance(base, Class) and base.node is cls.node for base in data.cls.mro())
-        ]
-        if all(loader.role == "unused" for loader in mine) if mine else _is_read_once(analysis, cls):
-            continue
-        sites = tuple(dict.fromkeys(loader.site for loader in mine))
-        own = instances.get(key, [None])
         random = (each for each in own if len(own) > 1 and _work(analysis, method, each).draws is not None)
-        same = _of_class(analysis, cls, method, next(random, own[0]), sites)
+        sites = tuple(dict.fromkeys(loader.site for loader in mine))
+        same = _of_class(analysis, cls, method, next(random, own[0] if own else None), sites)
         if same is not None:
             found.append(same)
     found += mapped(analysis)
     return tuple(_with_helpers(sorted(found, key=lambda each: each.site)))
-
-
-def _is_read_once(analysis: Analysis, cls: Class) -> bool:
-    """Whether data are read by loops of the program's own, and by none that runs again and again."""
-    facts = analysis.facts
-    reading = {
-        id(each.node): each
-        for each in analysis.execution.loops
-        if any(data.cls.node is cls.node for data in datasets_in(each.iterated))
-    }
-    around = [facts.loops(event)[0] for node in reading.values() for event in facts.events_in(node.node)]
-    return bool(around) and all(id(each.node) in reading for each in around)
 
 
 def _loaders_of(analysis: Analysis, loaders: tuple[Loader, ...]) -> list[tuple[Instance, Loader]]:
@@ -158,34 +130,24 @@ def _is_data(cls: Class) -> bool:
 
 def _is_built(analysis: Analysis, cls: Class) -> bool:
     """Whether the text of the program calls a class by its name."""
-    called = rf"\b{re.escape(cls.node.name)}\("
-    return any(
-        re.search(called, line) is not None and not line.lstrip().startswith("class ")
-        for module in analysis.execution.modules.values()
-        for line in module.text.splitlines()
-    )
+    called = re.compile(rf"^(?!\s*class ).*\b{re.escape(cls.node.name)}\(", re.MULTILINE)
+    return any(called.search(module.text) is not None for module in analysis.execution.modules.values())
 
 
 def _of_class(
     analysis: Analysis, cls: Class, method: Function, instance: Instance | None, loaders: tuple[Site, ...]
 ) -> SameItems | None:
-    places = analysis.facts.places
-    site = places.site(method.node, method.module)
-    kept = keeps(method.node) or _kept_in_attribute(method)
+    site = analysis.facts.places.site(method.node, method.module)
     work = _work(analysis, method, instance)
-    if not work.kinds:
+    asked = work.functions if work.draws is not None else (method,)
+    if not work.kinds or any(_keeps(each.node) for each in asked):
         return None
-    same = SameItems(site, site, loaders, cls.node.name, _top(analysis, method), tuple(work.kinds), cached=bool(kept))
-    if kept:
-        return replace(same, site=places.site(kept, method.module)) if isinstance(kept, ast.AST) else same
+    same = SameItems(site, site, loaders, cls.node.name, _top(analysis, method), tuple(work.kinds))
     why = None
     if work.draws is None:
-        why = _counts(work.functions) or (changes_later(analysis, instance) if instance is not None else None)
-        why = why or _is_decorated(method)
+        why = _is_decorated(method) or (changes(analysis, instance) if instance is not None else None)
         if why is None:
             return same
-    elif any(keeps(each.node) for each in work.functions[1:]):
-        return replace(same, cached=True)
     if reads := tuple(_reads(analysis, work, method, instance)):
         return replace(same, reads=reads)
     if work.draws is not None and {*work.kinds} == {"items"}:
@@ -194,6 +156,19 @@ def _of_class(
     table = "make arrays of its rows once, in `__init__`, and draw out of those"
     drawn += table if {*work.kinds} == {"tables"} else "put what comes before it into a function of its own"
     return replace(same, why_not=why or drawn)
+
+
+@once_per_node
+def _keeps(function: ast.AST) -> bool:
+    """Whether a function remembers what it has given: by ``@lru_cache`` or the like, or in a dict of others."""
+    decorators = getattr(function, "decorator_list", ())
+    if any(re.search("cache|memo|remember", ast.unparse(each)) is not None for each in decorators):
+        return True
+    given = {each.arg for each in parameters(function) if re.search("cache|memo", each.arg) is None}
+    stores_ = [each for each in walk(function) if isinstance(getattr(each, "ctx", None), ast.Store)]
+    own = given | {each.id for each in stores_ if isinstance(each, ast.Name)}
+    slots = (each.value for each in stores_ if isinstance(each, ast.Subscript))
+    return any(isinstance(each, ast.Name) and each.id not in own for each in slots)
 
 
 _ONE_BY_ONE = "write it for lists of texts, and pass `batched=True`: a tokenizer is faster at many"
@@ -369,36 +344,6 @@ def _is_decorated(function: Function) -> str | None:
     return None if plain else f"`{function.name}` has a decorator already, `@{decorators[0]}`"
 
 
-def _kept_in_attribute(method: Function) -> ast.AST | None:
-    """Where a method puts items into a container of its object in which it looks for them first."""
-    asked = {dotted(each.comparators[0]) for each in walk(method.node) if isinstance(each, ast.Compare)}
-    for each in walk(method.node):
-        if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store):
-            name = dotted(each.value)
-            if name is not None and "." in name and (name in asked or re.search("cache|memo", name)):
-                return each
-    return None
-
-
-def _counts(functions: Iterable[Function]) -> str | None:
-    """What the making of an item changes for the next ones."""
-    for function in functions:
-        own = parameters(function.node)[:1] if function.cls is not None else []
-        for each in walk(function.node):
-            if isinstance(each, ast.AugAssign):
-                target = each.target.value if isinstance(each.target, ast.Subscript) else each.target
-                name = dotted(target) or ""
-            elif isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _CHANGING:
-                name = dotted(each.func.value) or ""
-            elif isinstance(each, ast.Global):
-                name = f"{own[0].arg}.{each.names[0]}" if own else ""
-            else:
-                continue
-            if own and name.startswith(f"{own[0].arg}."):
-                return f"`{function.name}` changes `{name}` with each item"
-    return None
-
-
 def _changes_result(caller: Function, call: ast.expr) -> str | None:
     """Why what a call gives does not stay as it is in its caller."""
     names = {
@@ -430,90 +375,9 @@ def _with_helpers(found: list[SameItems]) -> Iterator[SameItems]:
     """Each with the first function that is decorated in its file, in front of which the helper goes."""
     above: dict[Path, Site] = {}
     for each in found:
-        if not each.cached and each.why_not is None and each.done is None:
+        if each.why_not is None and each.done is None:
             tops = [each.helper, *(read.top for read in each.reads)]
             above[each.method.path] = min([*tops, above.get(each.method.path, each.helper)])
     pictures = {each.method.path for each in found if {"pictures", "items"} & {*each.work}}
     for each in found:
         yield replace(each, helper=above.get(each.method.path, each.helper), pictures=each.method.path in pictures)
-
-
-# --- what is built for each item -------------------------------------------------------------------------------------
-
-
-def built_again(analysis: Analysis) -> tuple[BuiltAgain, ...]:
-    """The transforms, tokenizers and models that are built anew for each item or batch of data."""
-    found: dict[Site, BuiltAgain] = {}
-    for function, instance in _per_item(analysis):
-        made = making(analysis, function, instance)
-        for each in made.seen.values():
-            for call, name in calls_in(each.node) if not keeps(each.node) else ():
-                if _is_kept_once(analysis, call, each.module):
-                    continue
-                built = (
-                    [one.qualname for one in made.callee(name, each, instance) if isinstance(one, External)]
-                    if name
-                    else []
-                )
-                by_its_name = len(built) == 1 and name is not None and name.endswith(built[0].rpartition(".")[2])
-                if by_its_name and _BUILT.fullmatch(built[0]):
-                    place = analysis.facts.places.site(call, each.module)
-                    if (again := _built(analysis, call, built[0], each)) is not None:
-                        found.setdefault(place, again)
-    outer = [each for each in found.values() if not any(_holds(one.call, each.call) for one in found.values())]
-    return tuple(sorted(outer, key=lambda each: each.call))
-
-
-def _is_kept_once(analysis: Analysis, call: ast.Call, module: ModuleFile) -> bool:
-    """Whether it is built where an object has none yet, which then keeps it: ``if self.crop is None: self.crop =``."""
-    statement = analysis.facts.places.statement(call, module)
-    kept = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) else None
-    tests = (each.test for each in analysis.facts.places.ancestors(call, module) if isinstance(each, ast.If))
-    return kept is not None and "." in kept and any(kept in loaded(test) for test in tests)
-
-
-def _holds(outer: Site, inner: Site) -> bool:
-    starts = (outer.line, outer.column) <= (inner.line, inner.column)
-    ends = (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)
-    return outer != inner and outer.path == inner.path and starts and ends
-
-
-def _per_item(analysis: Analysis) -> Iterator[tuple[Function, Instance | None]]:
-    """The functions of the project that make items or batches."""
-    for cls in _classes(analysis):
-        method = cls.names.get("__getitem__")
-        if isinstance(method, Function) and _is_data(cls):
-            scopes = (each.scope for each in analysis.execution.modules.values())
-            named = (scope.names for scope in (*scopes, *analysis.execution.scopes.values()))
-            yield method, next((one for names in named for one in _instances(names, cls)), None)
-    for module in analysis.execution.modules.values():
-        for call, name in calls_in(module.tree):
-            last = (name or "").rpartition(".")[2] or getattr(call.func, "attr", "")
-            if last not in ("map", "set_transform", "with_transform", "DataLoader"):
-                continue
-            given = [*call.args, *(each.value for each in call.keywords)]
-            for each in (one.id for one in given if isinstance(one, ast.Name)):
-                for value in members(module.scope.names.get(each)):
-                    if isinstance(value, Function):
-                        yield value, None
-
-
-def _instances(names: dict[str, Value], cls: Class) -> Iterator[Instance]:
-    for each in (one for value in names.values() for one in members(value)):
-        if isinstance(each, Instance) and each.cls.node is cls.node:
-            yield each
-
-
-def _built(analysis: Analysis, call: ast.Call, qualname: str, function: Function) -> BuiltAgain | None:
-    """What is built, where its arguments are numbers, texts and names, by which it can be looked up."""
-    places, module = analysis.facts.places, function.module
-    local = {each.arg for each in parameters(function.node)} | {
-        each.id for each in walk(function.node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-    }
-    changing = (ast.List, ast.Dict, ast.Set, ast.Lambda, ast.Starred, *COMPREHENSIONS)
-    if any(isinstance(each, changing) or (isinstance(each, ast.keyword) and each.arg is None) for each in walk(call)):
-        return None
-    if (dotted(call.func) or "").partition(".")[0] in local:
-        return None
-    own = qualname.removesuffix(".from_pretrained").removesuffix(".from_file").rpartition(".")[2]
-    return BuiltAgain(places.site(call, module), places.site(call.func, module), own, _top(analysis, function))

@@ -12,11 +12,9 @@ from turbofix.dataflow.known import Argument as Argument
 from turbofix.dataflow.known import Guard as Guard
 from turbofix.dataflow.known import Placement as Placement
 from turbofix.dataflow.known import Read as Read
-from turbofix.dataflow.known import SetLater as SetLater
 from turbofix.dataflow.known import Told as Told
 from turbofix.training.model.data import Augment as Augment
 from turbofix.training.model.data import Batch as Batch
-from turbofix.training.model.data import BuiltAgain as BuiltAgain
 from turbofix.training.model.data import Dataset as Dataset
 from turbofix.training.model.data import KeptRead as KeptRead
 from turbofix.training.model.data import Loader as Loader

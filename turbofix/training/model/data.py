@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
-from turbofix.dataflow.known import ABSENT, Placement, Told
+from turbofix.dataflow.known import Placement, Told
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
-    from turbofix.dataflow.known import Argument, SetLater
+    from turbofix.dataflow.known import Argument
     from turbofix.source.site import Site
     from turbofix.training.model.devices import Transfer
 
@@ -36,7 +36,6 @@ class Dataset:
     generator: str | None = None  # the random generator, kept from item to item, that an item is drawn from
     sparse: str | None = None  # what makes sparse tensors of its items, or for them
     shared: str | None = None  # the open file of a module that its items are read from
-    later: tuple[SetLater, ...] = ()  # the globals that it reads and that a spawned worker does not know
     table: bool = False  # it reads tables or arrays as a whole when it is made, and cuts its items out of them
 
 
@@ -64,8 +63,8 @@ class SameItems:
     """A class of datasets whose items are made anew in each epoch, and the function whose results can be kept.
 
     ``site`` is where it is told, ``method`` the ``__getitem__`` that is decorated, ``work`` what it takes long with,
-    ``helper`` the first such function of the file. ``reads`` are kept instead where an item is random. ``cached``: the
-    items are kept already; ``done``: there is nothing to keep, as it says; ``why_not``: what may differ.
+    ``helper`` the first such function of the file. ``reads`` are kept instead where an item is random.
+    ``done``: there is nothing to keep, as it says; ``why_not``: what may differ.
     """
 
     site: Site
@@ -77,18 +76,7 @@ class SameItems:
     reads: tuple[KeptRead, ...] = ()
     pictures: bool = False  # some of the file's results may be PIL's
     why_not: str | None = None
-    cached: bool = False
     done: str | None = None
-
-
-@dataclass(frozen=True)
-class BuiltAgain:
-    """A transform, tokenizer or model that is built anew for each item, by ``call`` of ``callee``, in ``top``."""
-
-    call: Site
-    callee: Site
-    name: str
-    top: Site
 
 
 @dataclass(frozen=True)
@@ -119,7 +107,6 @@ class Loader(Told):
     role: Literal["training", "evaluation", "both", "unused", "unknown"]
     open_mapping: bool = False
     unpacks: tuple[Site, ...] = ()  # the `**mapping` arguments of the call
-    spelled_out: bool = True  # each of these is written out in the same scope, and only unpacked: all its keys are read
     mapping_entries: Mapping[str, Site] = field(
         default_factory=dict
     )  # key -> its entry in the dict display it came from
@@ -131,7 +118,6 @@ class Loader(Told):
     )
     built_in_loop: bool = False
     again: bool = False  # if so: each of those that are built is read in several rounds of a loop of its own
-    cut: Argument = ABSENT  # how many samples a batch has where its sampler is a BatchSampler, and it makes no batches
     first_only: bool = False  # only ever asked for its first batch: `next(iter(loader))`
     asked_again: bool = False  # so asked in a loop
     unused: bool = False  # run through without a look at its batches: `for _ in loader: pass`
@@ -146,9 +132,14 @@ class Loader(Told):
     sizes: Sizes = Sizes()  # of its batches
 
     @property
+    def spelled_out(self) -> bool:
+        """Whether its call passes all that it is given by name: no mapping that is unpacked may hold more elsewhere."""
+        return not self.unpacks
+
+    @property
     def samples(self) -> Argument:
         """How many samples a batch has."""
-        return self.argument("batch_size") if self.cut.state == "absent" else self.cut
+        return self.argument("batch_size")
 
 
 @dataclass(frozen=True)
@@ -167,68 +158,51 @@ class Preload:
     """A loader of data in memory that could take whole batches of items that are made once.
 
     ``helper`` is a statement of its file in front of which a function can be defined. ``on_device``: all that reads its
-    batches uses them on the GPU. ``certain``: its items are known to stay as they are. ``heavy``: it takes long to make
-    them, because they are read, decoded, resized or tokenised. ``rows``: it is built anew in every round, of data that
-    give rows of several tensors, by a slice as well. ``augment``: what is drawn for each of its pictures.
+    batches uses them on the GPU. ``heavy``: it takes long to make
+    them, because they are read, decoded, resized or tokenised.
+    ``augment``: what is drawn for each of its pictures.
     """
 
     loader: Site
     helper: Site
     on_device: bool
-    certain: bool
     heavy: bool = False
     why_not: str | None = None
-    rows: bool = False
     augment: Augment | None = None
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A loader, a criterion or data that a loop builds anew in every round from what stays the same.
+    """A loader, a criterion or data that ``loop`` builds anew in every round from what it does not set.
 
-    ``statements`` are the assignments that build it, its own last: those of its data and samplers go with it. ``above``
-    is the loop in front of which they can stand, ``loop`` the one that holds them. ``data``: data are built with it.
-    ``lasting``: a loader whose workers shall stay (``persistent_workers``). ``cheap``: a criterion without tensors.
-    ``why_not`` says what is in the way.
+    ``statements`` are the assignments that build it, its own last: those of its data and samplers go with it.
+    ``lasting``: a loader whose workers shall stay (``persistent_workers``). ``why_not`` says what is in the way.
     """
 
     site: Site
     statements: tuple[Site, ...]
     loop: Site
-    above: Site
     kind: Literal["loader", "criterion", "dataset"]
     name: str
-    data: bool = False
     lasting: bool = False
-    cheap: bool = False
     why_not: str | None = None
 
 
 @dataclass(frozen=True)
 class Padding:
-    """One call of a tokenizer that pads texts of a training: to a fixed length, or (``dynamic``) to the longest.
+    """One call that pads texts of a training: to a fixed length, or (``dynamic``) to the longest of a batch.
 
-    ``of``: the texts of one ``batch``, or, before there are batches, of one ``item`` or of ``all``. ``value`` is what
-    says so, ``in_eights``: the fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but
-    the program. ``readers`` (loaders, or trainers of transformers, each with the collate function that it is given)
-    could cut off what is padding in all texts of a batch, by a function in front of ``helper`` and the item's
-    ``mask``, or by what the parts of items at ``keys`` share at their ends (``squares``: some may be masks of two such
-    lengths); ``targets``: the labels are texts of another length. ``why_not`` speaks against it.
+    ``by_hand``: no tokenizer does it, but the program. ``readers`` (loaders, or trainers of transformers, each with the
+    collate function that it is given) could cut off what is padding in all texts of a batch, by a function in front of
+    ``helper``. ``why_not`` speaks against it.
     """
 
     site: Site
-    of: Literal["batch", "item", "all"]
-    value: Site | None = None
-    in_eights: bool = False
     dynamic: bool = False
     trainer: bool = False
-    targets: bool = False
     by_hand: bool = False
     readers: tuple[tuple[Site, Site | None], ...] = ()
     helper: Site | None = None
-    mask: str | None = None
-    keys: tuple[str | int, ...] = ()
-    squares: bool = False
     why_not: str | None = None
 
 

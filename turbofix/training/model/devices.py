@@ -92,7 +92,7 @@ class MovedAgain:
     """A tensor that an object keeps on the host, and that a training copies to a GPU whenever it is read.
 
     ``site`` is the copy of ``moved`` (the attribute ``name``, or a part of it), in ``statement``; ``told`` is how the
-    copy is called, and with what. ``alike``: all rounds of the loop ``statement`` compute ``told``, to be ``name``.
+    copy is called, and with what.
     """
 
     site: Site
@@ -102,7 +102,6 @@ class MovedAgain:
     statement: Site
     to: Placement
     guard: Guard = ALWAYS
-    alike: bool = False
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,6 @@ class TrainingProgram:
     unwanted: tuple[Unwanted, ...] = ()
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
     same_items: tuple[SameItems, ...] = ()  # datasets whose items are made anew in each epoch, and need not be
-    built_again: tuple[BuiltAgain, ...] = ()
     listed: tuple[Listed, ...] = ()  # lists of tensors that one call makes
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
     paddings: tuple[Padding, ...] = ()

@@ -240,7 +240,6 @@ class Step:
     zeroings: tuple[Zeroing, ...] = ()  # where it fills gradients with zeros
     late: Site | None = None  # SGD with momentum: what may give a parameter its first gradient after the first update
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
-    first_batches: tuple[tuple[Site, Site], ...] = ()  # `next(iter(loader))` in every round, and the loader
     wish: Argument = ABSENT  # over how many batches gradients shall add up, by an option or constant that nothing reads
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
     weights: tuple[Weights, ...] = ()  # of each update, in a step that clips no gradients

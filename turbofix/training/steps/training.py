@@ -15,7 +15,6 @@ from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.lasting import cut_size, iterations, passes
-from turbofix.training.data.rebuilt import first_batches
 from turbofix.training.data.shapes import resized
 from turbofix.training.devices.factories import creations
 from turbofix.training.devices.syncs import leaks, syncs_and_shows
@@ -172,7 +171,6 @@ def _step(
         zeroings=zeroings(analysis, training, record),
         late=late(analysis, training, record),
         creations=creations(analysis, training, loop),
-        first_batches=first_batches(analysis, training, loop),
         wish=accumulation_wish(analysis, backwards[0]),
         reached=any(_is_called(analysis, backward) for backward in backwards),
         weights=weights(analysis, updates, training, bool(_of(training, "clip"))),
