@@ -74,13 +74,14 @@ from turbofix.training.model import (
     TrainingProgram,
     Transfer,
 )
-from turbofix.training.models.attention import attentions, fused_attentions, unwanted_weights
+from turbofix.training.models.attention import attentions, fused_attentions
 from turbofix.training.models.biases import biases
 from turbofix.training.models.compiling import with_compiling
 from turbofix.training.models.formulas import formulas
 from turbofix.training.models.layouts import layouts
 from turbofix.training.models.listed import listed
 from turbofix.training.models.repeats import repeated, repeated_in_trainings
+from turbofix.training.models.weights import unwanted_weights
 from turbofix.training.objects import (
     autocasts_around,
     model_choices,

@@ -237,22 +237,20 @@ class Formula:
     """A formula that is written out, and that torch has a function for, by what it computes.
 
     ``input`` is the source of what it is computed of; ``weight``, ``bias`` and ``eps`` those of a norm over the last
-    dimension, ``dim`` that of a softmax. The logits of a cross-entropy (with ``target`` and ``reduction``) may have
-    ``many`` dimensions before the last. Of the norms, ``unbiased`` divides by n - 1, ``outside`` adds ``eps`` to the
-    deviation, and ``unbiased_outside`` does both. ``removed`` are the statements that only lead to it.
+    dimension, ``dim`` that of a log-softmax. Of the norms, ``unbiased`` divides by n - 1, ``outside`` adds ``eps`` to the
+    deviation, and ``unbiased_outside`` does both. ``removed`` are the statements that only lead to it. ``certain``: its
+    weights are known to be rows, and its ``eps`` to be a number.
     """
 
     site: Site
     kind: str  # as torch.nn.functional calls it, or how a norm differs
     input: str
-    target: str | None = None
     weight: str | None = None
     bias: str | None = None
     eps: str | None = None
     dim: str | None = None
-    many: bool = False
-    reduction: str | None = None
     removed: tuple[Site, ...] = ()
+    certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -262,9 +260,8 @@ class Attention:
     ``product`` is the product of weights and values. All texts are sources valid there: ``mask`` is for ``attn_mask``,
     for ``is_causal`` where it is ``causal``; ``behind`` turns the result. ``heads``: there are three dimensions, and
     torch's kernels take four. ``removed`` are the statements that only lead to it, ``unread`` the weights that are
-    handed on and that nobody seems to read. ``typed`` are scores asked for their dtype or device, which are those of
-    ``like``. ``certain``: the text alone shows that torch's function computes the same. ``why_not`` speaks against it;
-    then the rest is empty.
+    handed on and that nobody seems to read. ``certain``: the text alone shows that torch's function computes the same.
+    ``why_not`` speaks against it; then the rest is empty.
     """
 
     softmax: Site
@@ -282,6 +279,4 @@ class Attention:
     removed: tuple[Site, ...] = ()
     unread: tuple[Unread, ...] = ()
     certain: bool = True
-    typed: tuple[Site, ...] = ()
-    like: str = ""
     why_not: str | None = None
