@@ -1,4 +1,4 @@
-"""Call torch's own GELU, SiLU, norms, log-softmax, log-sigmoid and indexing instead of writing them out.
+"""Call torch's own GELU, SiLU, norms, log-softmax and log-sigmoid instead of writing them out.
 
 Why slow
     Each operation of a formula reads a whole tensor from memory, writes another one, and keeps it for the backward
@@ -22,8 +22,6 @@ Use instead
 
     A layer norm that divides by the deviation of n - 1, or adds ``eps`` to the deviation, gets a factor or ``eps **
     2``. They differ in the last digits, and more only where a row hardly varies.
-
-    What a mask selects, on both sides of an assignment, makes the host wait, and ``torch.where`` does not.
 
 When refused
     Nothing is said of formulas that are used piece by piece, of norms over another dimension than the last, and where
@@ -49,7 +47,6 @@ from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.training.model import Formula, TrainingProgram
 
-from ._listed import made_at_once
 from ._precision import version
 
 codemod = Codemod(
@@ -74,8 +71,7 @@ NAMES = {
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Formulas that torch has a kernel for, and lists that it makes at once."""
-    yield from made_at_once(codemod, program)
+    """Formulas that torch has a kernel for."""
     compiled = program.models and all(model.compiled is not None for model in program.models)
     for formula in () if compiled else program.formulas:
         name = NAMES.get(formula.kind, "layer norm")

@@ -219,15 +219,17 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Listed:
-    """A list that Python makes of tensors or numbers one by one, and what does it at once: a source, with names of
-    torch in braces. ``codemod`` speaks of it; ``unplaced``: made for a tensor that may lie on the host. ``more``: what
-    else is replaced by what. ``above``: the statement in front of which a name, "{above}", is given what source."""
+    """What Python makes or reads one by one, and what does it at once: a source, with names of torch in braces.
+
+    ``codemod`` speaks of it; ``unplaced``: of a tensor that may lie on the host. ``more``: what else is replaced by
+    what. ``above``: the statement in front of which a name, "{above}", is given what source.
+    """
 
     site: Site
     message: str
     text: str
+    codemod: str
     unplaced: bool = False
-    codemod: str = "native-ops"
     more: tuple[tuple[Site, str], ...] = ()
     above: tuple[Site, str, str] | None = None
 
@@ -237,9 +239,9 @@ class Formula:
     """A formula that is written out, and that torch has a function for, by what it computes.
 
     ``input`` is the source of what it is computed of; ``weight``, ``bias`` and ``eps`` those of a norm over the last
-    dimension, ``dim`` that of a log-softmax. Of the norms, ``unbiased`` divides by n - 1, ``outside`` adds ``eps`` to the
-    deviation, and ``unbiased_outside`` does both. ``removed`` are the statements that only lead to it. ``certain``: its
-    weights are known to be rows, and its ``eps`` to be a number.
+    dimension, ``dim`` that of a log-softmax. Of the norms, ``unbiased`` divides by n - 1, ``outside`` adds ``eps`` to
+    the deviation, and ``unbiased_outside`` does both. ``removed`` are the statements that only lead to it.
+    ``certain``: its weights are known to be rows, and its ``eps`` to be a number.
     """
 
     site: Site
