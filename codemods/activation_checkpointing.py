@@ -28,7 +28,6 @@ When refused
 
     - where a second pass would change something: BatchNorm, blocks that print, work in place, or draw random numbers
       from elsewhere than torch;
-    - where the kind of the transformers model is not known;
     - for models with frozen parts, under FSDP, and where several processes train in a loop of the script's.
 
 Risk
@@ -79,8 +78,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if reason is not None:
             yield codemod.refuse(each.call, message, reason, evidence=each.evidence)
         else:
-            assumes = () if each.library else (READ_WHOLE,)
-            yield codemod.finding(each.call, message, plan=each, evidence=each.evidence, assumes=assumes)
+            yield codemod.finding(each.call, message, plan=each, evidence=each.evidence, assumes=(READ_WHOLE,))
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -101,7 +99,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         reason = each.why_not or why_not(program, training, SWITCH)
         if reason is None and not is_off(training.argument("fsdp")):
             reason = "FSDP has a switch of its own for it (`fsdp_config`)"
-        yield codemod.offer(training.site, message, reason, plan=Switch(SWITCH, "True"), evidence=each.evidence)
+        plan = Switch(SWITCH, "True")
+        yield codemod.offer(training.site, message, reason, plan=plan, evidence=each.evidence, assumes=(READ_WHOLE,))
 
 
 @codemod.rewrite

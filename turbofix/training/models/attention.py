@@ -17,10 +17,11 @@ from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every
-from turbofix.source.names import dotted, is_nothing, parameters, reads_of, stored
+from turbofix.source.names import dotted, is_nothing, parameters, stored
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
 from turbofix.training.model import Attention, Unread
+from turbofix.training.models.handed import name_of, read_at, taken_at
 from turbofix.training.models.held import classes_of, seen
 from turbofix.training.steps.acts import creates_graph
 
@@ -194,7 +195,8 @@ class _Reading:
             loads = [one for one in used if isinstance(one.ctx, ast.Load)]
             if used and not loads:
                 raise _OtherError
-            if all(map(self._kept_on_demand, loads)):
+            if all(map(self._kept_on_demand, loads)) or self._asks_for_shape(each, name):
+                self.removed += [each] if isinstance(each, ast.Assert) and loads else []
                 continue
             for read in loads:
                 found, top = self._climb(read, test)
@@ -264,7 +266,7 @@ class _Reading:
                 text = f"{f'({text})' if ' if ' in text else text} if {self._text(on)} else 0.0"
         elif _is_layer(self.analysis, self.module, call.func, "Dropout") or self._is_left_out(call.func):
             layer = self._text(call.func)
-            self.certain = self.certain and not isinstance(call.func, ast.Name)
+            self.certain = self.certain and not isinstance(call.func, ast.Name) and not self._is_left_out(call.func)
             text = f"{layer}.p if {layer}.training else 0.0"
         else:
             return False
@@ -310,7 +312,7 @@ class _Reading:
         if name in ("masked_fill", "masked_fill_") and len(given) == len("smf"):
             self._masked(given[1], given[2], _opposite(given[1], self._text), self._text(given[1]), at, test)
             return self._back(given[0], at)
-        if name == "where" and len(given) == len("msf"):
+        if name == "where" and len(given) == len("msf") and self._is_scores(given[1], at):
             self._masked(given[0], given[2], self._text(given[0]), f"~{self._operand(given[0])}", at, test)
             return self._back(given[1], at)
         if name in _OPERATIONS and len(given) == len("sc"):
@@ -332,7 +334,9 @@ class _Reading:
             value = getattr(inner, "value", None)
             written = self._called(value, *_IN_PLACE) if isinstance(inner, ast.Expr) else []
             if name.id not in stored([each]) and dotted(next(iter(written), None)) != name.id:
-                if any(isinstance(one, ast.Name) and one.id == name.id for one in walk(each)):
+                if self._asks_for_shape(each, name.id):
+                    self.removed.append(each)
+                elif any(isinstance(one, ast.Name) and one.id == name.id for one in walk(each)):
                     raise _WhyNotError("the scores are read by themselves as well")
                 continue
             if test is not None:
@@ -347,6 +351,12 @@ class _Reading:
                 raise _OtherError
             return self._back(value, index, test)
         raise _OtherError
+
+    def _asks_for_shape(self, statement: ast.stmt, name: str) -> bool:
+        """Whether a statement asserts the shape of a name, and says no more of it."""
+        reads = [each for each in walk(statement) if isinstance(each, ast.Name) and each.id == name]
+        asked = {getattr(self.places.parent(each, self.module), "attr", "") for each in reads}
+        return isinstance(statement, ast.Assert) and bool(reads) and asked <= {"shape", "size", "dim", "ndim"}
 
     def _is_scores(self, node: ast.expr, at: int) -> bool:
         """Whether an expression holds a product, or a name that does."""
@@ -615,46 +625,6 @@ _OPERATIONS: dict[str, ast.operator] = {
 }
 _STEPS = ("einsum", "matmul", "bmm", "masked_fill", "masked_fill_", "where", *_OPERATIONS, *_CASTS)
 _IN_PLACE = ("masked_fill_", "add_", "mul_", "div_")
-
-
-def taken_at(analysis: Analysis, function: ast.AST, number: int) -> str | None:
-    """Where a caller of a function does more with a part of what it returns than to hand it on."""
-    for frame in analysis.flow.frames_of(function):
-        for outer, call in analysis.flow.callers(frame):
-            parent = analysis.facts.places.parent(call, outer.module)
-            target = parent.targets[0] if isinstance(parent, ast.Assign) else None
-            taken = [*target.elts, None][number] if isinstance(target, ast.Tuple) else None
-            line = read_at(analysis, taken.attr) if isinstance(taken, ast.Attribute) else None
-            if isinstance(taken, ast.Name):
-                line = _used_at(analysis, taken, outer.module)
-            if line is not None:
-                return line
-    return None
-
-
-def _used_at(analysis: Analysis, name: ast.Name, module: ModuleFile) -> str | None:
-    """Where a function computes with a name, and does not only return it or keep it in a list."""
-    places = analysis.facts.places
-    for each in reads_of(name.id, places.scope(name, module)):
-        parent = places.parent(each, module)
-        appended = isinstance(parent, ast.Call) and name_of(parent.func) == "append"
-        if not appended and not isinstance(parent, (ast.Return, ast.Tuple, ast.List, ast.IfExp)):
-            return f"on line {each.lineno} of {module.path.name}"
-    return None
-
-
-def read_at(analysis: Analysis, name: str) -> str | None:
-    """Where the program reads an attribute of this name."""
-    for module in analysis.execution.modules.values():
-        for each in every(ast.Attribute, module.tree) if name in module.text else ():
-            if each.attr == name and isinstance(each.ctx, ast.Load):
-                return f"on line {each.lineno} of {module.path.name}"
-    return None
-
-
-def name_of(func: ast.AST | None) -> str:
-    """The last name of what is called."""
-    return func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
 
 
 def _is_function(func: ast.expr) -> bool:

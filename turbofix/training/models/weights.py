@@ -12,7 +12,7 @@ from turbofix.source.answers import every
 from turbofix.source.names import dotted, reads_of
 from turbofix.source.site import Site
 from turbofix.training.model import Unwanted
-from turbofix.training.models.attention import name_of, read_at, taken_at
+from turbofix.training.models.handed import name_of, read_at, taken_at
 from turbofix.training.models.held import seen
 
 _ASKING = regex("MultiheadAttention|attn_implementation|output_attentions|AttnProcessor")
