@@ -91,14 +91,11 @@ class Convolution:
 class Layouts:
     """How tensors lie in memory, in a program whose models convolve; else all of it is empty.
 
-    ``chosen`` is where the program chooses a memory format itself, ``lying`` where code that was executed asks how
-    elements follow on one another, or takes it for granted. ``weights``: those that no layer makes. ``views`` are the
-    callees of ``x.view(...)`` of what layers compute, with the ``x``. ``flattened``: torch does so to weights.
+    ``chosen`` is where the program chooses a memory format itself. ``views`` are the callees of ``x.view(...)`` of what
+    layers compute, with the ``x``. ``flattened``: where torch sees weights as rows of numbers.
     """
 
     chosen: tuple[Site, ...] = ()
-    lying: tuple[Site, ...] = ()
-    weights: tuple[Site, ...] = ()
     views: tuple[tuple[Site, Site], ...] = ()
     flattened: tuple[Site, ...] = ()
 
@@ -139,14 +136,13 @@ class Compiling:
 
     ``after`` is the statement, of those that move or wrap it, behind which it is what the steps call, ``text`` its name
     there and ``place`` where it is then; None where that is not known to be one statement outside of loops.
-    ``tested``: that statement stands under a test that says whether ``place`` is a GPU. ``hazard`` is the first thing
-    in its forward pass that a compiler cannot see through, ``foreign`` what else in the program does not go with it.
+    ``tested``: that statement stands under a test that says whether ``place`` is a GPU. ``foreign`` is what else in the
+    program does not go with it.
     """
 
     after: Site | None = None
     text: str | None = None
     place: Placement = Placement("unknown")
-    hazard: Hazard | None = None
     tested: bool = False
     foreign: Hazard | None = None
     moved: Site | None = None  # the last call that moves it, before or behind what wraps it
