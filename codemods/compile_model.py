@@ -17,9 +17,9 @@ Use instead
             model.compile()
 
     ``model.compile()`` compiles in place: the keys of checkpoints stay as they were. Where sizes are known to differ it
-    is ``model.compile(dynamic=True)``. The ``Trainer`` of transformers gets
-    ``torch_compile=torch.cuda.is_available()``. The models in a Lightning module are compiled one by one.
-    What keeps the script's own ``torch.compile`` off is turned on where it stands: a literal, or an option's default.
+    is ``model.compile(dynamic=True)``. Transformers' ``Trainer`` gets ``torch_compile=torch.cuda.is_available()``.
+    The models in a Lightning module are compiled one by one. What keeps the script's own
+    ``torch.compile`` off is turned on where it stands: a literal, or an option's default.
 
 When refused
     Nothing is said on a CPU and for GPUs before Volta. It is refused where a minute of compiling hardly comes back: for
@@ -32,13 +32,11 @@ When refused
     - under the ``Trainer``, for models in 16 bits or quantized, and beside ``gradient_checkpointing``.
 
 Risk
-    equivalent: fused kernels round differently, and compiled dropout draws other numbers. The compiler has had bugs in
-    gradients that the loss does not show; ``turbofix verify`` compares them for each parameter. On Windows it needs a
-    Triton that torch does not bring.
+    equivalent: fused kernels round differently, and compiled dropout draws other numbers. On Windows the compiler needs
+    a Triton that torch does not bring.
 
 Measured
-    1.41 times for training, the geometric mean of torch's own benchmarks (ASPLOS 2024); GPT-2 124M 2.3 times (Karpathy,
-    build-nanogpt).
+    1.41 times, the geometric mean of torch's own benchmarks (ASPLOS 2024); GPT-2 124M 2.3 times (build-nanogpt).
 """
 
 from __future__ import annotations
@@ -68,18 +66,8 @@ from ._compiling import (
 )
 from ._loaders import reason_beside
 from ._options import TurnedOn, turned_on
-from ._precision import (
-    CONVOLVING,
-    ENVIRONMENTS,
-    PRODUCTS,
-    called,
-    cuda_test,
-    filled,
-    may_contain,
-    models_of,
-    on_a_gpu,
-    said,
-)
+from ._precision import CONVOLVING, ENVIRONMENTS, PRODUCTS, called, cuda_test, filled, may_contain, models_of, on_a_gpu
+from ._precision import said as told_by
 from ._sizes import varying
 from ._trainers import is_sharded, limit
 from ._trainers import on_gpu as trains_on_gpu
@@ -154,7 +142,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             message += f": `{off.text}`, by which the script compiles it, is off"
             reason = reason or reason_beside(off)
             if reason is None and (switch is None or switch.site.kind == "Call"):
-                reason = f"it is left to {said(off)}: pass it, or turn it on there"
+                reason = f"it is left to {told_by(off)}: pass it, or turn it on there"
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
@@ -169,13 +157,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = (*seen, *(() if isinstance(plan, TurnedOn) else of_device(compiling.place, plan.place)))
         worths = [worth_of_work(program, (model,), batch_of(program, step), step.loaders) for step in steps]
         plain = differ is None and model.wrapped != COPYING and not compiling.methods
-        assumes = (
-            *gpu,
-            COMPILES,
-            *(() if differ and not switch else (FEW_SIZES,)),
-            LONG_ENOUGH,
-            *((OPTION_DEFAULT,) if off.option is not None else ()),
+        sized, off_by = (
+            () if differ and not switch else (FEW_SIZES,),
+            (OPTION_DEFAULT,) if off.option is not None else (),
         )
+        assumes = (*gpu, COMPILES, *sized, LONG_ENOUGH, *off_by)
         worth = max(min(worths), Worth.HIGH if plain else Worth.SOME)
         yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
@@ -183,8 +169,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
     """How a model is compiled in place."""
     place = compiling.after or compiling.before
-    assert place is not None
-    assert compiling.text is not None
+    assert place is not None and compiling.text is not None
     test = "True" if compiling.tested else cuda_test(compiling.place)
     test = test if compiling.after is not None or test == "True" else None
     test = test or f"next({compiling.text}.parameters()).is_cuda"
