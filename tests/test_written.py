@@ -321,7 +321,7 @@ model = Decoder(8).cuda()
 criterion = Loss()
 optimizer = torch.optim.Adam(model.parameters())
 for epoch in range(9):
-    for x, y in training(data):  # hoist-loader
+    for x, y in held:
         loss = criterion(model(x.cuda()), y.cuda())
         optimizer.zero_grad()
         loss.backward()

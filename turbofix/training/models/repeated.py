@@ -11,8 +11,7 @@ from turbofix.library.tables import FROM_HOST, words
 from turbofix.source.answers import every, once_per_node, parents_in
 from turbofix.source.names import walk_here
 from turbofix.source.nodes import walk
-from turbofix.source.places import LOOPS
-from turbofix.training.told.written import Found, Written, calls_by_name, function_of, last, meaning
+from turbofix.training.told.written import Found, Written, calls_by_name, last, meaning
 
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")
 _DEFAULTS = words("set_default_device set_default_tensor_type")
@@ -88,61 +87,6 @@ def _said(function: ast.AST) -> list[ast.AST]:
     return [each for statement in getattr(function, "body", []) for each in walk_here(statement)]
 
 
-# --- loaders --------------------------------------------------------------------------------------------------------
-
-
-def _epoch(node: ast.AST, written: Written, module: ModuleFile, depth: int = 2) -> ast.For | None:
-    """The loop over epochs that runs a place once in each."""
-    parents = parents_in(module.tree)
-    while isinstance(node, ast.expr):  # what a loop goes through is made before it
-        above = parents.get(node)
-        if above is None or (isinstance(above, ast.stmt) and node is not getattr(above, "iter", None)):
-            break
-        node = above
-    if written.where(node, module) != "loop":
-        return None
-    child, above = node, parents.get(node)
-    while above is not None and not isinstance(above, ast.FunctionDef):
-        if isinstance(above, LOOPS) and child is not getattr(above, "iter", None):
-            said = ast.unparse(above.target) + ast.unparse(above.iter) if isinstance(above, ast.For) else ""
-            return above if isinstance(above, ast.For) and "epoch" in said.lower() else None
-        child, above = above, parents.get(above)
-    if not depth or above is None:
-        return None
-    callers = written.callers(above.name)
-    found = [_epoch(each, written, where, depth - 1) for each, where in callers]
-    return found[0] if found and all(found) else None
-
-
-def loader_of_epoch(written: Written) -> Found:
-    """A function that makes a loader is called once in every epoch, with nothing of that epoch."""
-    giving = {
-        function.name
-        for module in written.modules
-        for call in calls_by_name(module.tree).get("DataLoader", ())
-        if (function := function_of(call, module)) is not None
-    }
-    makers = {
-        name
-        for name in giving - _COMMON
-        if all(
-            any(
-                isinstance(each, ast.Return) and isinstance(each.value, ast.Call) and last(each.value) == "DataLoader"
-                for each in _said(function)
-            )
-            and not any(isinstance(each, ast.If) for each in _said(function))
-            and not function.decorator_list
-            for function in written.functions[name]
-        )
-    }
-    for module in written.modules if makers else ():
-        for call in every(ast.Call, module.tree):
-            if last(call) in makers and (loop := _epoch(call, written, module)) is not None:
-                counted = {each.id for each in walk(loop.target) if isinstance(each, ast.Name)}
-                if not any(isinstance(each, ast.Name) and each.id in counted for each in walk(call)):
-                    yield call, module
-
-
 # --- transforms -----------------------------------------------------------------------------------------------------
 
 _FILTERS = frozenset(
@@ -204,12 +148,6 @@ def _is_to_device(call: ast.Call) -> bool:
 
 
 SHAPES: dict[str, Callable[[Written], Found]] = {
-    each.__name__: each
-    for each in (
-        loader_of_epoch,
-        filters_anew,
-        made_on_host,
-        copied_from_host,
-    )
+    each.__name__: each for each in (filters_anew, made_on_host, copied_from_host)
 }
 """The shapes that the table may name."""
