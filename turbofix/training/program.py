@@ -80,7 +80,7 @@ from turbofix.training.models.compiling import with_compiling
 from turbofix.training.models.formulas import formulas
 from turbofix.training.models.layouts import layouts
 from turbofix.training.models.listed import listed
-from turbofix.training.models.repeats import repeated, repeated_in_trainings
+from turbofix.training.models.repeats import repeated
 from turbofix.training.models.weights import unwanted_weights
 from turbofix.training.objects import (
     autocasts_around,
@@ -202,9 +202,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         creations=creations_in_passes(analysis) if trains and not steps else (),
         moved_again=(*moved_again(analysis, steps), *copied_alike(analysis, steps)) if trains else (),
         averagings=averagings(analysis, steps),
-        repeated=repeated(analysis, steps, read)
-        if framework is Framework.PYTORCH
-        else repeated_in_trainings(analysis, asked),
+        repeated=repeated(analysis, asked),
         run=run(analysis, steps, read) if framework in (Framework.PYTORCH, Framework.ACCELERATE) else None,
         rebuilt=rebuilts(analysis) if trains else (),
         attentions=attentions(analysis) if trains else (),

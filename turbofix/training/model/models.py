@@ -196,21 +196,15 @@ class Passing:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Where activations of a model can be computed again in the backward pass, in a program that lacks memory.
+    """A training of transformers that lacks memory: the construction of its settings, and the name of its model.
 
-    ``call`` is the call of one of several blocks in the forward pass (``block(x)``), ``owner`` what its method calls
-    the model; for a model of transformers, ``call`` is its construction and ``name`` what it is called; where a trainer
-    runs it, ``call`` is the construction of the trainer's settings, which have a switch for it (``setting``).
-    ``evidence`` tells that memory is what limits the program, ``why_not`` what a second forward pass would change.
+    ``evidence`` tells that memory is what limits it, ``why_not`` what a second forward pass would not go with.
     """
 
     call: Site
-    owner: str
     name: str
     evidence: tuple[Evidence, ...]
-    library: bool = False
     why_not: str | None = None
-    setting: bool = False
 
 
 @dataclass(frozen=True)
