@@ -46,7 +46,8 @@ def biases(analysis: Analysis) -> Biases:
     for module in modules:
         runs = list[list[ast.expr]]()
         for call in every(ast.Call, module.tree):
-            if last(call) == "Sequential" and not _is_taken_apart(analysis, call, module):
+            made_here = last(call) == "Sequential" and analysis.facts.at(call)
+            if made_here and not _is_taken_apart(analysis, call, module):
                 runs += [call.args, *_added(analysis, call, module)]
         own = [pair for run in runs for pair in made.pairs(run, module)]
         for cls in every(ast.ClassDef, module.tree):

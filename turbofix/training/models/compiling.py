@@ -59,7 +59,7 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
             if methods:
                 found = replace(found, barred=_copied(analysis, model), methods=methods)
                 compiled = analysis.facts.site(done[methods[0]]) if done.keys() >= {*methods} else compiled
-        compiling = replace(found, foreign=taken.get(model.site) or exported, off=off, unsure=unsure)
+        compiling = replace(found, foreign=taken.get(model.site) or taken.get(None) or exported, off=off, unsure=unsure)
         return replace(model, compiling=compiling, compiled=None if off.off else compiled)
 
     return tuple(with_own(each) if each.site in called else each for each in models)
@@ -75,14 +75,14 @@ def _forwards(analysis: Analysis) -> dict[object, list[Event]]:
 
 
 def differentiated(analysis: Analysis) -> dict[object, Hazard]:
-    """The models beside whose calls the program takes gradients by itself, by where they are made."""
+    """The models beside whose calls the program takes gradients by itself, by where they are made; None for any."""
     facts, why = analysis.facts, "the program takes gradients by itself, perhaps to differentiate them"
     found: dict[object, Hazard] = {}
     for event in facts.of("autograd_grad"):
-        scope = facts.frames(event)[-1].scope
-        for site, calls in _forwards(analysis).items():
-            if any(frame.scope is scope for each in calls for frame in facts.frames(each)):
-                found.setdefault(site, Hazard(why, facts.site(event)))
+        scope, forwards = facts.frames(event)[-1].scope, _forwards(analysis)
+        calls = ((site, frame) for site, events in forwards.items() for each in events for frame in facts.frames(each))
+        for site in {site for site, frame in calls if frame.scope is scope} or {None}:
+            found.setdefault(site, Hazard(why, facts.site(event)))
     return found
 
 

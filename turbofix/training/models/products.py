@@ -78,8 +78,8 @@ _SEGMENTING, _ATTENDING = "segmentation_models_pytorch.", "DPT|MAnet|PAN|Segform
 _LARGE = ("beit", "cait", "convnext", "deit", "eva", "mixer_", "swin", "vit_")
 """Names of torchvision's and timm's networks with linear layers over all positions."""
 
-_CLASSIFIER = (9216, 4096)
-"""The first of the wide layers that AlexNet and the VGGs of torchvision end in; that of the VGGs is wider."""
+_WIDE_ENDS = ("vgg", "alexnet", *(f"detection.{name}_" for name in ("fasterrcnn", "keypointrcnn", "maskrcnn")))
+"""Networks of torchvision that end in wide layers, unless these were replaced."""
 
 _SMALLEST = (192, 768)
 """The largest matrix that the narrowest of the transformers has which are counted by their kind (ViT-Tiny)."""
@@ -143,8 +143,8 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, unseen: bool) ->
             found[Product(qualname)] = None
         elif _is_wide(part) or _is_named(part, _LARGE):
             found[Product(part.qualname, *_SMALLEST, by_position=True)] = None
-        elif _is_named(part, ("vgg", "alexnet")) and "classifier" not in part.attributes:
-            found[Product(part.qualname, *_CLASSIFIER)] = None
+        elif _is_named(part, _WIDE_ENDS):
+            found[Product(part.qualname)] = None
     for base in bases:
         if base in _LAYERS or base in _OTHERS:
             found[Product(base)] = None
