@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from turbofix.dataflow.facts import constants
 from turbofix.domain.trace import Arguments, Passed
-from turbofix.domain.values import Const, External, Made, Option, members
+from turbofix.domain.values import Const, Made, Option, members
 from turbofix.regex import regex
 from turbofix.training.model import Product, Products
 
@@ -72,9 +72,6 @@ FAMILIES = (
 )
 """Names of convolutional networks that end in one thin linear layer, as torchvision and timm have them."""
 
-_SEGMENTING, _ATTENDING = "segmentation_models_pytorch.", "DPT|MAnet|PAN|Segformer|UPerNet"
-"""Networks whose products are their encoder's, and those of them that have products of their own."""
-
 _LARGE = ("beit", "cait", "convnext", "deit", "eva", "mixer_", "swin", "vit_")
 """Names of torchvision's and timm's networks with linear layers over all positions."""
 
@@ -98,8 +95,6 @@ _SMALL = regex(
 """Words in the names of checkpoints that are narrow, most of them for tests."""
 
 QUANTIZED = ("load_in_4bit", "load_in_8bit", "quantization_config")
-
-_FULL = ("torch.float32", "torch.float")
 
 _CONVOLUTIONS = tuple(f"torch.nn.{lazy}Conv" for lazy in ("", "Lazy"))
 
@@ -233,8 +228,6 @@ def _range(passed: Passed | None) -> tuple[int, int] | None:
 
 def names_of(part: Made) -> list[str]:
     """The names of a ready-made network of timm or torchvision that a call can make; none where they are not known."""
-    if part.qualname.startswith(_SEGMENTING) and not re.search(_ATTENDING, part.qualname):
-        return _encoders(part)
     package, _, name = part.qualname.partition("torchvision.models.")
     if part.qualname not in ("timm.create_model", "torchvision.models.get_model"):
         return [] if package or not name else [name.lower()]
@@ -242,17 +235,6 @@ def names_of(part: Made) -> list[str]:
     named = list(constants(passed.value)) if passed is not None else []
     known = all(isinstance(each, str) and each for each in named)
     return [re.sub("^(hf[-_]hub:)?(timm/)?(tf_|gluon_)?", "", str(each).lower()) for each in named] if known else []
-
-
-def _encoders(part: Made) -> list[str]:
-    """The convolutional networks with which one of segmentation_models_pytorch may begin."""
-    by_name = part.qualname.endswith(".create_model")
-    kind, encoder = part.arguments.get("arch", 0), part.arguments.get("encoder_name", 1 if by_name else 0)
-    kinds = " ".join(map(str, constants(kind.value))) if kind is not None else ""
-    if by_name and (not kinds or re.search(_ATTENDING, kinds, re.IGNORECASE)):
-        return []
-    named = list(constants(encoder.value)) if encoder is not None else ["resnet34"]
-    return [re.sub("^(timm-|tu-|se_)", "", str(each).lower()) for each in named]
 
 
 def _is_wide(part: Made) -> bool:
@@ -268,26 +250,16 @@ def _is_wide(part: Made) -> bool:
         return False
     if any(name in part.arguments.keywords for name in QUANTIZED) or not _is_in_float32(part.arguments):
         return False
-    return _is_of_usual_size(part.arguments)
+    passed = part.arguments.get("pretrained_model_name_or_path", 0)
+    names = constants(passed.value) if passed is not None else ()
+    return not any(isinstance(name, str) and _SMALL.search(name) for name in names)
 
 
 def _is_in_float32(arguments: Arguments) -> bool:
     """Whether nothing asks for another precision, nor for that of the checkpoint (``"auto"``)."""
     passed = arguments.keywords.get("torch_dtype") or arguments.keywords.get("dtype")
-    return passed is None or all(
-        (isinstance(each, External) and each.qualname in _FULL)
-        or (isinstance(each, Const) and each.value in (None, "float32"))
-        for each in members(passed.value)
-    )
-
-
-def _is_of_usual_size(arguments: Arguments) -> bool:
-    """Whether nothing says that a checkpoint is one of the narrow ones."""
-    passed = arguments.get("pretrained_model_name_or_path", 0)
-    return not any(
-        isinstance(name, str) and _SMALL.search(name)
-        for name in (constants(passed.value) if passed is not None else ())
-    )
+    found = [getattr(each, "qualname", getattr(each, "value", "")) for each in members(passed.value)] if passed else []
+    return all(each in (None, "float32", "torch.float32", "torch.float") for each in found)
 
 
 def is_convolutional(part: Made) -> bool:
