@@ -203,11 +203,8 @@ class _Reading:
                 if found is not None and test is None:
                     return found
             name, before = self._given_name(inner, top), name
-            if (
-                len(loads) > 1
-                or top is loads[0]
-                or (isinstance(each, ast.If) and (len(each.body) > 1 or name != before))
-            ):
+            under = isinstance(each, ast.If) and (len(each.body) > 1 or name != before)
+            if under or len(loads) > 1 or top is loads[0]:
                 raise _OtherError
             self.removed.append(each)
         raise _OtherError
@@ -529,23 +526,10 @@ class _Reading:
             mask = "True" if self.masks[0][2] is None else f"bool({self.masks[0][2]})"
         if not behind and self._is_viewed(product):
             behind = ".contiguous()"
-        return Attention(
-            site(self.softmax, self.module),
-            site(product, self.module),
-            site(self.function, self.module),
-            query,
-            key,
-            value,
-            mask,
-            causal,
-            self.dropout,
-            self.scale or "1.0",
-            behind,
-            self.three,
-            tuple(site(each, self.module) for each in self.removed),
-            tuple(unread),
-            self.certain,
-        )
+        softmax, there, function = (site(each, self.module) for each in (self.softmax, product, self.function))
+        removed = tuple(site(each, self.module) for each in self.removed)
+        texts = query, key, value, mask, causal, self.dropout, self.scale or "1.0", behind, self.three
+        return Attention(softmax, there, function, *texts, removed, tuple(unread), self.certain)
 
     def _mask(self, query: str) -> str:
         """All masks as one: a condition where each leaves out for certain, else what is added."""
