@@ -9,18 +9,17 @@ import ast
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 from typing import cast
 
 from turbofix.dataflow.questions import Analysis
-from turbofix.domain.values import Made, Value, members
+from turbofix.domain.values import Made
 from turbofix.interpreter.execution import ModuleFile
-from turbofix.records import dataclass
 from turbofix.source.answers import every, parents_in
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.places import blocks
 from turbofix.training.model import Biased, Biases, Hazard
+from turbofix.training.models.held import seen
 from turbofix.training.told.written import calls_by_name, last
 
 _POSITIONS = {"torch.nn.Linear": 2} | {
@@ -42,69 +41,47 @@ _KEEPING = (
 def biases(analysis: Analysis) -> Biases:
     """The layers with a bias straight before a batch norm, in code that was executed."""
     modules = [each for each in analysis.execution.modules.values() if re.search("BatchNorm|InstanceNorm", each.text)]
-    made, found = _Made(analysis), dict[int, tuple[ast.expr, ast.expr, ModuleFile]]()
+    found, places = dict[int, tuple[Biased, ast.Call, ModuleFile]](), analysis.facts.places
     for module in modules:
-        runs = list[list[ast.expr]]()
+        pairs = list[tuple[ast.expr, ast.expr]]()
         for call in every(ast.Call, module.tree):
             made_here = last(call) == "Sequential" and analysis.facts.at(call)
             if made_here and not _is_taken_apart(analysis, call, module):
-                runs += [call.args, *_added(analysis, call, module)]
-        own = [pair for run in runs for pair in made.pairs(run, module)]
+                for run in (call.args, *_added(analysis, call, module)):
+                    pairs += itertools.pairwise(run)
         for cls in every(ast.ClassDef, module.tree):
-            own += _called_in_turn(analysis, cls, made, module)
-        found |= {id(layer): (layer, norm, module) for layer, norm in own}
-    places = analysis.facts.places
-    pairs = []
-    for layer, norm, module in found.values():
-        name, site = made.names[id(layer)], places.site(layer, module)
-        pairs.append(Biased(site, places.site(norm, module), name.rpartition(".")[2], _POSITIONS[name]))
-    if not pairs:
+            pairs += _called_in_turn(analysis, cls, module)
+        for first, norm in pairs:
+            for layer, name in _biased(analysis, first, norm, module):
+                sites = places.site(layer, module), places.site(norm, module)
+                found[id(layer)] = Biased(*sites, name.rpartition(".")[2], _POSITIONS[name]), layer, module
+    if not found:
         return Biases()
-    needed = next(_reads(analysis, {each.kind for each in pairs}), None) or _copied(analysis, found.values())
-    return Biases(tuple(sorted(pairs, key=lambda each: each.layer)), needed, next(_keeps(analysis), None))
+    layers = tuple(sorted((each for each, _, _ in found.values()), key=lambda each: each.layer))
+    needed = next(_reads(analysis, {each.kind for each in layers}), None) or _copied(analysis, found.values())
+    return Biases(layers, needed, next(_keeps(analysis), None))
 
 
-@dataclass(eq=False)
-class _Made:
-    """What expressions make: a layer with a bias, a norm, or something else."""
-
-    analysis: Analysis
-    names: dict[int, str] = field(default_factory=dict)
-
-    def values(self, node: ast.expr, module: ModuleFile) -> list[Value]:
-        """All that an expression was, wherever it was executed."""
-        scope = self.analysis.facts.places.scope(node, module)
-        frames = self.analysis.flow.frames_of(scope)
-        return [each for frame in frames for each in members(frame.values.get(node))]
-
-    def pairs(self, run: list[ast.expr], module: ModuleFile) -> Iterator[tuple[ast.Call, ast.expr]]:
-        """The layers of a run with a bias that the norm straight behind them takes out again."""
-        for first, second in itertools.pairwise(run):
-            yield from self.pair(first, second, module)
-
-    def pair(self, first: ast.expr, second: ast.expr, module: ModuleFile) -> Iterator[tuple[ast.Call, ast.expr]]:
-        """A layer before a norm; of ``a if down else b`` each that is one."""
-        norms = [value for each in _alternatives(second) for value in self.values(each, module)]
-        if not norms or not all(isinstance(each, Made) and each.qualname in _NORMS for each in norms):
-            return
-        for layer in _alternatives(first):
-            values = self.values(layer, module)
-            made = [each for each in values if isinstance(each, Made) and each.origin.node is layer]
-            names = {each.qualname for each in made}
-            if not isinstance(layer, ast.Call) or not made or len(made) < len(values) or not names <= _POSITIONS.keys():
-                continue
-            if len(names) == 1 and all(_has_bias(each, layer) for each in made):
-                (self.names[id(layer)],) = names
-                if "torch.nn.Linear" not in names or _is_as_wide(layer, second):
-                    yield layer, second
-
-
-def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(node, ast.IfExp):
-        yield from _alternatives(node.body)
-        yield from _alternatives(node.orelse)
-    else:
-        yield node
+def _biased(analysis: Analysis, first: ast.expr, norm: ast.expr, module: ModuleFile) -> Iterator[tuple[ast.Call, str]]:
+    """A layer with a bias before a norm, and its class; of ``a if down else b`` each that is one."""
+    norms = seen(analysis, norm, module)
+    if not norms or not all(isinstance(each, Made) and each.qualname in _NORMS for each in norms):
+        return
+    for layer in (first.body, first.orelse) if isinstance(first, ast.IfExp) else (first,):
+        values = seen(analysis, layer, module)
+        made = [each for each in values if isinstance(each, Made) and each.origin.node is layer]
+        names = {each.qualname for each in made}
+        if (
+            not isinstance(layer, ast.Call)
+            or len(names) != 1
+            or len(made) < len(values)
+            or not names <= _POSITIONS.keys()
+        ):
+            continue
+        if all(_has_bias(each, layer) for each in made) and (
+            "torch.nn.Linear" not in names or _is_as_wide(layer, norm)
+        ):
+            yield layer, names.pop()
 
 
 def _has_bias(made: Made, layer: ast.Call) -> bool:
@@ -167,9 +144,7 @@ def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> 
 # --- one behind the other in a forward pass -------------------------------------------------------------------------
 
 
-def _called_in_turn(
-    analysis: Analysis, cls: ast.ClassDef, made: _Made, module: ModuleFile
-) -> Iterator[tuple[ast.Call, ast.expr]]:
+def _called_in_turn(analysis: Analysis, cls: ast.ClassDef, module: ModuleFile) -> Iterator[tuple[ast.expr, ast.expr]]:
     """The layers of a class whose result goes to a batch norm of the class alone."""
     init = next((each.body for each in cls.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), [])
     writes = [(dotted(target), each) for each in walk(cls) if isinstance(each, ast.Assign) for target in each.targets]
@@ -179,10 +154,10 @@ def _called_in_turn(
     texts = [each.text for each in analysis.execution.modules.values()]
     for name, norm in _turns(cls) if len(single) > 1 else ():
         if name in single and norm in single and reads.count(name) == 1:
-            found = list(made.pair(single[name], single[norm], module))
             own = (name or "").rpartition(".")[2]
             elsewhere = re.compile(rf"(?<!\bself)(?<!from )\.{own}\b|^ *class \w+\(.*\b{cls.name}\b", re.MULTILINE)
-            yield from found if found and not any(map(elsewhere.search, texts)) else ()
+            if any(_biased(analysis, single[name], single[norm], module)) and not any(map(elsewhere.search, texts)):
+                yield single[name], single[norm]
 
 
 def _turns(cls: ast.ClassDef) -> Iterator[tuple[str | None, str | None]]:
@@ -203,18 +178,18 @@ def _turns(cls: ast.ClassDef) -> Iterator[tuple[str | None, str | None]]:
                     yield dotted(called.func), dotted(calls[0].func)
 
 
-def _copied(analysis: Analysis, layers: Iterable[tuple[ast.expr, ast.expr, ModuleFile]]) -> Hazard | None:
+def _copied(analysis: Analysis, layers: Iterable[tuple[Biased, ast.Call, ModuleFile]]) -> Hazard | None:
     """A class of the layers that stands once more in a file of the project that this program does not import."""
     places, execution = analysis.facts.places, analysis.execution
-    layer, _, home = next(iter(layers))
-    above = [each for node, _, module in layers for each in places.ancestors(node, module)]
+    first, _, _ = next(iter(layers))
+    above = [each for _, node, module in layers for each in places.ancestors(node, module)]
     found = [each.name for each in above if isinstance(each, ast.ClassDef)]
     again = re.compile(rf"^class (?:{'|'.join(found)})\b.*?(?:Batch|Instance)Norm", re.MULTILINE | re.DOTALL)
     for path in execution.elsewhere if found else ():
         text = execution.read(path) or ""
         if "backward(" not in text and again.search(text):  # else a training of its own
             copy = f"a copy of the class in {path.parent.name}/{path.name}"
-            return Hazard(f"{copy} keeps it: what is trained without does not load there", places.site(layer, home))
+            return Hazard(f"{copy} keeps it: what is trained without does not load there", first.layer)
     return None
 
 
