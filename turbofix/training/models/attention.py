@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from turbofix.dataflow.questions import Analysis
-from turbofix.domain.values import Made, Tensor, Value
+from turbofix.domain.values import Const, Made, Opaque, Option, Tensor, Unknown, Value
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
@@ -381,8 +381,10 @@ class _Reading:
             if test is not None or self.scaling:
                 raise _WhyNotError("it is scaled more than once, or under a test")
             self.scaling = f" {'/' if divides else '*'} {text}"
-            tensor = any(isinstance(each, Tensor) for each in seen(self.analysis, other, self.module))
-            known = isinstance(other, ast.Constant) or bool(seen(self.analysis, other, self.module))
+            found = seen(self.analysis, other, self.module)
+            tensor = any(isinstance(each, Tensor) for each in found)
+            known = isinstance(other, ast.Constant) or bool(found)
+            self.certain = self.certain and all(map(_is_number, found))
             if tensor or not known:
                 self.certain, self.folded = False, f"{{}}{self.scaling}"
             else:
@@ -633,6 +635,12 @@ def _opposite(mask: ast.expr, text: object) -> str:
         return str(text(mask.operand))
     plain = isinstance(mask, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
     return f"~{text(mask)}" if plain else f"~({text(mask)})"
+
+
+def _is_number(value: Value) -> bool:
+    """Whether a value is certainly no tensor."""
+    plain = isinstance(value, (Const, Option)) or (isinstance(value, Unknown) and value.number)
+    return plain or (isinstance(value, Opaque) and value.name.startswith("numpy."))
 
 
 def _number(node: ast.expr | None) -> float | None:

@@ -22,8 +22,16 @@ def _calls_in(written: Written, names: Iterable[str], *methods: str) -> Iterator
     for module in written.modules:
         calls = calls_by_name(module.tree)
         for call in (each for name in names for each in calls.get(name, ())):
-            if getattr(function_of(call, module), "name", "") in methods or written.where(call, module) == "step":
+            if _is_of(written, call, module, methods) or written.where(call, module) == "step":
                 yield call, module
+
+
+def _is_of(written: Written, node: ast.AST, module: ModuleFile, methods: tuple[str, ...], depth: int = 2) -> bool:
+    """Whether a place is in a method of these, or in a function of a name of its own that one calls."""
+    name = getattr(function_of(node, module), "name", "")
+    if name in methods or not depth or len(written.functions.get(name, ())) != 1:
+        return name in methods
+    return any(_is_of(written, each, where, methods, depth - 1) for each, where in written.callers(name))
 
 
 def _is_kept(node: ast.AST, module: ModuleFile) -> bool:
