@@ -17,6 +17,7 @@ from ._trainers import why_not as why_not_setting
 from ._work import is_narrow, is_over_tokens, looks_up
 
 VOLTA = (7, 0)
+WITH_KERNELS = frozenset(("mamba_ssm", "causal_conv1d", "bitsandbytes", "kaolin", "pytorch3d"))
 DETECTING = frozenset(f"torchvision.ops.{name}" for name in ("nms", "batched_nms", "roi_align", "roi_pool"))
 SWITCH = "torch_compile"
 SINCE = (2, 2)  # torch.nn.Module.compile
@@ -93,6 +94,8 @@ def why_not_as_it_is(program: TrainingProgram, model: Model) -> str | None:
         return f"most of its work is in {cells[0]}, whose kernels stay as they are: compile other parts by themselves"
     if graphs := sorted(program.libraries & GRAPHS):
         return f"the kernels of {graphs[0]} do the work, and graphs differ in size: each would be compiled anew"
+    if own := sorted(program.libraries & WITH_KERNELS):
+        return f"the kernels of {own[0]} do the work, at each of which the graph would break"
     if is_narrow(program, model):
         return "its layers are so narrow that launching them takes most of the time, and compiling hardly changes that"
     calls = {call.qualname for step in program.steps for call in step.calls}
