@@ -88,7 +88,6 @@ CASES = (
     case("sdpa", "char_gpt.py"),
     case("native-ops", "char_gpt.py"),
     case("bias-before-norm", "mnist_flat.py"),
-    case("activation-checkpointing", "ema_bytes.py"),
     # updates
     case("fused-optimizer", "spirals.py"),
     case("foreach-ema", "ema_bytes.py"),

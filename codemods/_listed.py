@@ -21,7 +21,7 @@ def made_at_once(codemod: Codemod, program: TrainingProgram, assumes: Assumption
     for each in program.listed:
         if each.codemod == codemod.name and (not on_gpu or program.device.reaches_cuda or program.names_cuda):
             unsure = not on_gpu or each.unplaced or not program.device.reaches_cuda
-            seen = (Evidence("selected by a mask" if each.more else "made in Python", each.site),)
+            seen = (Evidence("read one by one" if on_gpu else "made in Python", each.site),)
             yield codemod.finding(
                 each.site, each.message, plan=AtOnce(each), evidence=seen, assumes=(assumes,) * unsure, worth=Worth.SOME
             )

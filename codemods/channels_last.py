@@ -67,22 +67,6 @@ VOLTA, AMPERE = (7, 0), (8, 0)
 WIDE = 64
 TOO_THIN = "its layers are too thin to gain by another order"
 
-KEEPING = frozenset(
-    f"torch.nn.{name}"
-    for name in (
-        *("Conv2d", "ConvTranspose2d", "BatchNorm2d", "SyncBatchNorm", "GroupNorm", "Linear", "Flatten", "Identity"),
-        *("ReLU", "ReLU6", "LeakyReLU", "ELU", "SiLU", "GELU", "Mish", "Hardswish", "Sigmoid", "Hardsigmoid", "Tanh"),
-        *("MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "Upsample", "UpsamplingBilinear2d"),
-        *("Dropout", "Dropout2d", "Softmax", "LogSoftmax", "CrossEntropyLoss", "NLLLoss", "MSELoss", "L1Loss"),
-        *("BCEWithLogitsLoss", "Sequential", "ModuleList", "ModuleDict", "Module"),
-        "parallel.DistributedDataParallel",
-    )
-)
-"""Layers that keep to the order of their input, or whose inputs have no pixels any more."""
-
-PLAIN = ("resnet", "wide_resnet", "vgg", "segmentation.fcn_resnet", "segmentation.deeplabv3_resnet")
-"""Networks of torchvision without convolutions in groups."""
-
 CUTTING = ("swin", "vit", "maxvit")
 """Networks of torchvision that cut pictures into tokens."""
 
@@ -142,13 +126,11 @@ def offered(program: TrainingProgram, plan: Plan, models: list[Model], gpu: tupl
     """The finding for the one of ``models`` that is moved at a place, whichever is chosen."""
     steps = [step for model in models for step in steps_of(program, model)]
     in_16 = all(in_16_bits(program, step) for step in steps)
-    own = all(model.compiling is not None and model.compiling.foreign is None and keeps(model) for model in models)
-    free = program.complete and own and not (program.layouts.lying or plan.views or program.layouts.weights)
     assumes = (
         *gpu,
         *((PICTURES,) if any(map(is_unknown, models)) else ()),
         *((NO_OLD_CHECKPOINT,) if any(each.state_loads for each in program.optimizers) else ()),
-        *(() if free and in_16 and all(map(works, models)) else (LAYOUT_FREE,)),
+        LAYOUT_FREE,
     )
     seen = (Evidence("it is moved to its device" if plan.method else "it is trained", plan.moved), of_loop(steps[0]))
     site = models[0].site if len(models) == 1 else plan.moved
@@ -228,28 +210,6 @@ def in_16_bits(program: TrainingProgram, step: Step) -> bool:
     site = autocast_of(program, step)
     part = program.part(site)
     return site is not None and part is not None and part.kind == "autocast" and not part.enabled.off
-
-
-def works(model: Model) -> bool:
-    """Whether a model is known to do noticeable work in convolutions over images."""
-    return any(
-        each.dims == 2 and not each.cuts and (is_plain(each.layer) or min(each.inputs or 0, each.outputs or 0) >= WIDE)
-        for each in model.convolutions
-    )
-
-
-def is_plain(layer: str) -> bool:
-    """Whether it is a network of torchvision that gains by the other order."""
-    package, _, name = layer.partition("torchvision.models.")
-    return not package and name.lower().startswith(PLAIN)
-
-
-def keeps(model: Model) -> bool:
-    """Whether all layers of a model are known to keep to the order of the first convolution."""
-    if any(each.dims != 2 or (not is_plain(each.layer) and each.groups != 1) for each in model.convolutions):
-        return False
-    plain = {each.layer for each in model.convolutions if is_plain(each.layer)}
-    return (model.layers_complete or bool(plain)) and model.layers <= KEEPING | plain
 
 
 def why_not(program: TrainingProgram, model: Model) -> str | None:

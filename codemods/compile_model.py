@@ -17,83 +17,61 @@ Use instead
             model.compile()
 
     ``model.compile()`` compiles in place: the keys of checkpoints stay as they were. Where sizes are known to differ it
-    is ``model.compile(dynamic=True)``. The ``Trainer`` of transformers gets
-    ``torch_compile=torch.cuda.is_available()``. The models in a Lightning module are compiled one by one.
-    What keeps the script's own ``torch.compile`` off is turned on where it stands: a literal, or an option's default.
+    is ``model.compile(dynamic=True)``. Transformers' ``Trainer`` gets ``torch_compile=torch.cuda.is_available()``.
+    The models in a Lightning module are compiled one by one. What keeps the script's own
+    ``torch.compile`` off is turned on where it stands: a literal, or an option's default.
 
 When refused
     Nothing is said on a CPU and for GPUs before Volta. It is refused where a minute of compiling hardly comes back: for
-    fewer than 6,000 steps (4,000 of a transformer of the script's own), or so few passes over data of unknown size that
-    6,000 samples would not make that many, for recurrent models, and products of 64 by 64. And it is refused
+    few steps, recurrent models, and products of 64 by 64. And it is refused
 
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - for detectors and graph networks, and where what acts in an environment is called by other methods than itself;
     - where gradients are differentiated (``create_graph``), or deterministic algorithms are asked for;
-    - where started processes train a model that they are handed, or a flag that is not passed compiles the model;
+    - where the model is exported, and where a flag that is not passed compiles it;
     - under the ``Trainer``, for models in 16 bits or quantized, and beside ``gradient_checkpointing``.
 
 Risk
-    equivalent: fused kernels round differently, and compiled dropout draws other numbers. The compiler has had bugs in
-    gradients that the loss does not show; ``turbofix verify`` compares them for each parameter. On Windows it needs a
-    Triton that torch does not bring.
+    equivalent: fused kernels round differently, and compiled dropout draws other numbers. On Windows the compiler needs
+    a Triton that torch does not bring.
 
 Measured
-    1.41 times for training, the geometric mean of torch's own benchmarks (ASPLOS 2024); GPT-2 124M 2.3 times (Karpathy,
-    build-nanogpt).
+    1.41 times, the geometric mean of torch's own benchmarks (ASPLOS 2024); GPT-2 124M 2.3 times (build-nanogpt).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from turbofix.assumptions import COMPILES, FEW_SIZES, LONG_ENOUGH, ON_GPU, OPTION_DEFAULT, RECENT_TORCH
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.records import dataclass
-from turbofix.regex import regex
 from turbofix.training.data.sizes import batch_of
-from turbofix.training.evidence import of_device, of_loop, of_value
-from turbofix.training.model import Compiling, Framework, Model, Step, Training, TrainingProgram
+from turbofix.training.evidence import of_device, of_loop
+from turbofix.training.model import Compiling, Framework, Model, Step, TrainingProgram
 
+from ._compiling import (
+    HEAVY,
+    LONG,
+    USUAL,
+    VOLTA,
+    brought,
+    counted,
+    is_heavy,
+    over_soon,
+    under_trainer,
+    why_not_as_it_is,
+)
 from ._loaders import reason_beside
 from ._options import TurnedOn, turned_on
-from ._precision import (
-    CONVOLUTIONS,
-    CONVOLVING,
-    ENVIRONMENTS,
-    GATED_CELLS,
-    GRAPHS,
-    MATMULS,
-    PRODUCTS,
-    RECURRENT,
-    called,
-    cuda_test,
-    filled,
-    is_detector,
-    may_contain,
-    models_of,
-    on_a_gpu,
-    said,
-    version,
-)
-from ._scaler import holds
+from ._precision import CONVOLVING, ENVIRONMENTS, PRODUCTS, called, cuda_test, filled, may_contain, models_of, on_a_gpu
+from ._precision import said as told_by
 from ._sizes import varying
-from ._trainers import (
-    Switch,
-    by_deepspeed,
-    evidence,
-    is_off,
-    is_on,
-    is_sharded,
-    judged,
-    limit,
-    rests_on_gpu,
-    stays_on_cpu,
-)
+from ._trainers import is_sharded, limit
 from ._trainers import on_gpu as trains_on_gpu
-from ._trainers import why_not as why_not_setting
-from ._work import is_narrow, is_over_tokens, looks_up, worth_of_work
+from ._work import worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -106,30 +84,8 @@ codemod = Codemod(
     otherwise="no model was recognised here that would gain more from a compiler than compiling takes",
 )
 
-VOLTA = (7, 0)
-SINCE = (2, 2)  # torch.nn.Module.compile
-FEW, FEW_OF_TOKENS = 6_000, 4_000
-"""Steps that earn no minute back, at 10 milliseconds saved on each; a transformer of the script's own saves more."""
-
-LARGE, LARGE_TEXTS = 6_000, 26_000
-"""Samples that data of unknown size rarely have: those that a library brings have a known one. Texts are many."""
-
-USUAL, LARGEST = 16, 128
-"""Samples of a batch of unknown size, and of the largest that does not itself tell of more data."""
-
-EPOCHS, MANY, LONG = 3, 50, 1_000
-"""Passes over data, of a ``Trainer`` by default, up to where they may be over soon, and what one not known may be."""
-
-SWITCH = "torch_compile"
-NETWORKS = (
-    *("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets."),
-    "diffusers.",
-)
 DYNAMIC = "; sizes differ from batch to batch, so it is compiled for all of them at once"
 ASKED, COUNTED = "{torch.cuda.is_available}()", "{torch.cuda.device_count}() == 1"
-HEAVY = MATMULS | CONVOLUTIONS | RECURRENT
-WITH_KERNELS = frozenset(("mamba_ssm", "causal_conv1d", "bitsandbytes", "kaolin", "pytorch3d"))
-DETECTING = frozenset(f"torchvision.ops.{name}" for name in ("nms", "batched_nms", "roi_align", "roi_pool"))
 COPYING = "torch.nn.DataParallel"
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 
@@ -149,15 +105,11 @@ class Plan:
     methods: tuple[str, ...] = ()
 
 
-METHODS = regex(r"(forward|encode|decode|generate|get|predict|extract|sample|compute)(_|$)")
-"""How methods of networks of libraries are called; what is called otherwise is a part of the network."""
-
-
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Models that run uncompiled."""
     if program.framework is Framework.TRANSFORMERS:
-        yield from under_trainer(program)
+        yield from under_trainer(codemod, program)
     if program.framework is Framework.LIGHTNING and all(model.compiled is None for model in program.models):
         yield from under_lightning(program)
     for model in program.models if program.trains else ():
@@ -168,8 +120,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     by_itself = program.framework in (Framework.PYTORCH, Framework.ACCELERATE)
     if not by_itself or not program.trains or (gpu := on_a_gpu(program)) is None:
         return
-    if any(owner.argument("dynamo_backend").state != "absent" for owner in program.owners):
-        return  # Accelerate compiles it
     if any(model.compiled is not None for model in program.models) or program.target.capability < VOLTA:
         return
     told: set[Plan | TurnedOn] = set()
@@ -182,24 +132,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue  # the products that the step calls are another one's
         message = f"{called([model])} runs uncompiled, one kernel for each of its operations"
         seen = tuple(map(of_loop, steps[:1]))
-        known = [step.iterations or None for step in steps]  # none at all is a count that could not be followed
-        longest = max((each for each in known if each is not None), default=None)
+        longest, soon = counted(program, model, steps)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-        # a pass may be of any length where what is read begins anew at its end, or a sampler says
-        free = {each.site for each in program.loaders if each.cycled or each.argument("sampler").state != "absent"}
-        rounds = [step.passes or LONG for step in steps if step.loaders and free.isdisjoint(step.loaders)]
-        passes = LONG if longest else max(rounds, default=LONG)
-        batch = min(batch_of(program, step) or USUAL for step in steps)
-        counted = longest if None not in known else None
-        reason = why_not(program, model, steps) or over_soon(counted, passes, batch, (model,))
+        reason = why_not(program, model, steps) or soon
         off = compiling.off
         switch = turned_on(off)
         if off.state != "absent":
             message += f": `{off.text}`, by which the script compiles it, is off"
             reason = reason or reason_beside(off)
             if reason is None and (switch is None or switch.site.kind == "Call"):
-                reason = f"it is left to {said(off)}: pass it, or turn it on there"
+                reason = f"it is left to {told_by(off)}: pass it, or turn it on there"
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
@@ -214,13 +157,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = (*seen, *(() if isinstance(plan, TurnedOn) else of_device(compiling.place, plan.place)))
         worths = [worth_of_work(program, (model,), batch_of(program, step), step.loaders) for step in steps]
         plain = differ is None and model.wrapped != COPYING and not compiling.methods
-        assumes = (
-            *gpu,
-            COMPILES,
-            *(() if differ and not switch else (FEW_SIZES,)),
-            LONG_ENOUGH,
-            *((OPTION_DEFAULT,) if off.option is not None else ()),
+        sized, off_by = (
+            () if differ and not switch else (FEW_SIZES,),
+            (OPTION_DEFAULT,) if off.option is not None else (),
         )
+        assumes = (*gpu, COMPILES, *sized, LONG_ENOUGH, *off_by)
         worth = max(min(worths), Worth.HIGH if plain else Worth.SOME)
         yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
@@ -228,34 +169,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
     """How a model is compiled in place."""
     place = compiling.after or compiling.before
-    assert place is not None
-    assert compiling.text is not None
+    assert place is not None and compiling.text is not None
     test = "True" if compiling.tested else cuda_test(compiling.place)
     test = test if compiling.after is not None or test == "True" else None
     test = test or f"next({compiling.text}.parameters()).is_cuda"
     test = COUNTED if model.wrapped == COPYING else test
     return Plan(place, compiling.text, test, compiling.after is None, dynamic, compiling.methods)
-
-
-def over_soon(steps: int | None, passes: int, batch: int, models: Iterable[Model]) -> str | None:
-    """Why a training is too short where that is known, or most data of unknown size are too small for its passes.
-
-    The texts that a language model of the script's own learns from may be endless.
-    """
-    own = any(is_over_tokens(each) and not brought(each) and not looks_up(each, batch) for each in models)
-    few, large = (FEW_OF_TOKENS, LARGE_TEXTS) if own else (FEW, LARGE)
-    if steps and steps < few:
-        return f"its {steps:,} steps or so hardly earn back the minute that compiling takes"
-    needs = 0 if steps or (own and passes == 1) else few * min(batch, LARGEST) // passes
-    if needs <= large or passes > MANY:
-        return None
-    why = "so few passes over the data earn back the minute that compiling takes"
-    return f"{why} from some {needs:,} samples on: where it has more, compile the model"
-
-
-def brought(model: Model) -> bool:
-    """Whether a part of a model is a library's whole network."""
-    return any(layer.startswith(NETWORKS) for layer in model.layers)
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -266,11 +185,9 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         if gpu is False or any(each.compiled is not None for _, each, _ in training.parts):
             continue
         for text, model, starts in training.parts:
-            heavy = (
-                model.layers & HEAVY or model.convolutions or brought(model) or (model.cls is None and not model.layers)
-            )
+            unknown = model.cls is None and not model.layers
             key = (starts if training.inside else None, text)
-            if key in told or not heavy:
+            if key in told or not (model.layers & HEAVY or model.convolutions or brought(model) or unknown):
                 continue
             told.add(key)
             message = f"`{text}` runs uncompiled, one kernel for each of its operations"
@@ -286,94 +203,12 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             steps, passes = limit(training, "max_steps"), limit(training, "max_epochs") or LONG
             sizes = [size for each in program.loaders for size in each.samples.values if isinstance(size, int)]
             reason = reason or over_soon(steps, passes, max(sizes, default=USUAL), (model,))
-            if reason is not None:
-                yield codemod.refuse(model.site, message, reason, evidence=seen)
-                continue
             assumes = (*((ON_GPU,) if gpu is None else ()), COMPILES, *(() if differ else (FEW_SIZES,)), LONG_ENOUGH)
             methods = model.compiling.methods if model.compiling is not None else ()
-            message += DYNAMIC if differ else ""
+            message += DYNAMIC if differ and reason is None else ""
             plan = Plan(starts, text, ASKED, not training.inside, differ, methods)
             worth = worth_of_work(program, (model,), None, loaders)
-            yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
-
-
-def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Trainings of transformers, whose settings have a switch for it."""
-    for training in program.trainings:
-        compiled = [training.argument(name) for name in (SWITCH, "torch_compile_backend", "torch_compile_mode")]
-        on = next((each for each in compiled if is_on(each) and each.option is None), None)
-        if on is not None:
-            yield codemod.in_place(on.edit_at or training.site, "the trainer compiles the model")
-            continue
-        if not all(is_off(each) for each in compiled[1:]) or stays_on_cpu(training):
-            continue
-        if program.target.capability < VOLTA or by_deepspeed(training) or not is_off(training.argument("fsdp")):
-            continue
-        steps, longest = training.argument("max_steps"), limit(training, "max_steps")
-        message = f"{called(training.models)} runs uncompiled, one kernel for each of its operations"
-        there = judged(codemod, training, SWITCH, message, "the trainer compiles the model")
-        if there is not None:
-            yield there
-            continue
-        seen = (of_value("max_steps", steps, training.site), *evidence(training, SWITCH))
-        passes = training.argument("num_train_epochs")
-        epochs = (limit(training, "num_train_epochs") or LONG) if passes.known else EPOCHS
-        batch = limit(training, "per_device_train_batch_size") or 8
-        reason = why_not_under_trainer(program, training) or over_soon(longest, epochs, batch, training.models)
-        assumes = (*rests_on_gpu(training), COMPILES, *(() if training.stacks else (FEW_SIZES,)), LONG_ENOUGH)
-        plan = Switch(SWITCH, "{torch.cuda.is_available}()")
-        yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=Worth.SOME)
-
-
-def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:
-    """What makes the trainer's switch unsafe, or may make it a loss."""
-    for site in asked_for_determinism(program):
-        return f"the script asks for reproducible results ({site.line_from(training.site.path)})"
-    if not is_off(training.argument("full_determinism")):
-        return "the script asks for reproducible results (full_determinism)"
-    if training.precision == "other":
-        return "the model is made in 16 bits or quantized, whose kernels a compiler may not see through"
-    if not is_off(training.argument("gradient_checkpointing")):
-        return "activations are computed a second time (gradient_checkpointing), in calls that break the graph"
-    return why_not_setting(program, training, SWITCH)
-
-
-def asked_for_determinism(program: TrainingProgram) -> Iterator[Site]:
-    """Where the script asks for deterministic algorithms; cuDNN's alone are no matter to the compiler."""
-    for setting in program.setting("torch.use_deterministic_algorithms"):
-        if setting.value.state in ("unknown", "computed") or any(setting.value.values):
-            yield setting.site
-
-
-def is_heavy(model: Model) -> bool:
-    """Whether a model may hold a layer that takes work."""
-    return not model.layers_complete or bool(model.layers & HEAVY or model.convolutions)
-
-
-def why_not_as_it_is(program: TrainingProgram, model: Model) -> str | None:
-    """What makes compiling a model wrong, or brings nothing, whatever calls it."""
-    for site in asked_for_determinism(program):
-        return f"the script asks for deterministic algorithms ({site.line_from(model.site.path)})"
-    cells = sorted(each.rpartition(".")[2] for each in model.layers & (RECURRENT | GATED_CELLS))
-    if cells and not (any(each.whole for each in model.convolutions) or brought(model)):
-        return f"most of its work is in {cells[0]}, whose kernels stay as they are: compile other parts by themselves"
-    if graphs := sorted(program.libraries & GRAPHS):
-        return f"the kernels of {graphs[0]} do the work, and graphs differ in size: each would be compiled anew"
-    if own := sorted(program.libraries & WITH_KERNELS):
-        return f"the kernels of {own[0]} do the work, at each of which the graph would break"
-    if is_narrow(program, model):
-        return "its layers are so narrow that launching them takes most of the time, and compiling hardly changes that"
-    calls = {
-        call.qualname
-        for each in (*program.steps, *(t.module for t in program.trainings))
-        if each
-        for call in each.calls
-    }
-    if is_detector(model) or calls & DETECTING:
-        return "a detector goes on with as many boxes as it finds, which differ from step to step"
-    if program.target.torch < SINCE:
-        return f"the project serves torch {version(program.target.torch)}; `compile()` came with torch {version(SINCE)}"
-    return None
+            yield codemod.offer(model.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | None:
@@ -381,9 +216,6 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
     compiling, reason = model.compiling, why_not_as_it_is(program, model)
     if compiling is None or reason is not None:
         return reason
-    parts = [each for each in compiling.methods if model.cls is None and not METHODS.match(each)]
-    if parts:
-        return f"its parts are called one by one: compile each (`{compiling.text or 'model'}.{parts[0]}.compile()`)"
     if compiling.methods and program.libraries & ENVIRONMENTS:
         return "the model also acts in an environment, by the same methods, on a state at a time"
     if model.wrapped not in (None, PARALLEL, COPYING):
@@ -394,10 +226,6 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
             return f"{hazard.why} ({hazard.site.line_from(model.site.path)})"
     if any(act.create_graph for step in steps for act in step.backwards):
         return "gradients are differentiated (create_graph), which compiled graphs do not bear"
-    place = compiling.after or compiling.before
-    there = place is not None and any(holds(each, place) for each in program.script.workers)
-    if program.processes and not (program.script.trains_here or there):
-        return "the script starts processes of its own, to which a compiled model does not go"
     if not itself and ((compiling.after or compiling.before) is None or compiling.text is None):
         return "it has no name of its own in front of its training, where it could be compiled"
     return None

@@ -23,10 +23,9 @@ When refused
 
     It is refused where sizes are known to differ (they are drawn at random, a detector takes pictures as they are, all
     that a loader gives is padded to the longest of a batch; where that stacks a part, the pictures may have one size),
-    where the script asks for determinism, sets the switch to False or leaves it to an option. Where it does so for an
-    option alone that is off (a seed that may be passed), the switch is turned on in front of that, for all other runs.
-    Processes that a script starts do not inherit it: where all training is in the function that they run, it is set
-    there, and refused where that is not known.
+    where the script asks for determinism, sets the switch to False or leaves it to an option. Processes that a script
+    starts do not inherit it: where all training is in the function that they run, it is set there, and refused where
+    that is not known.
 
     Nothing is said where no convolution is known (one that cuts pictures into patches for a transformer is a product of
     matrices, whatever its name), on a CPU, and under the ``Trainer`` of transformers. Lightning's trainer has a switch
@@ -43,12 +42,12 @@ Measured
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from turbofix.assumptions import CONVOLVED_ALIKE, LONG_ENOUGH, ON_GPU, OPTION_DEFAULT, PICTURES
+from turbofix.assumptions import CONVOLVED_ALIKE, LONG_ENOUGH, ON_GPU, OPTION_DEFAULT, PICTURES, Assumption
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.training.evidence import of_loop
 from turbofix.training.model import Argument, Evaluation, Framework, Model, Setting, Step, Training, TrainingProgram
 
@@ -91,9 +90,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework not in LEFT or not program.trains or (gpu := on_a_gpu(program)) is None:
         return
     convolving = tuple(filter(convolves, in_use(program)))
-    switches = program.setting(SWITCH)
-    for_others = turned_off_on_demand(program, switches)
-    if switches and for_others is None:
+    if switches := program.setting(SWITCH):
         judged = [judge(program, setting) for setting in switches]
         yield from [each for each in judged if isinstance(each, InPlace)] or (judged if convolving else ())
         return
@@ -104,15 +101,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if not steps:
         yield codemod.refuse(convolving[0].site, CHOSEN, "no step of a training is seen that calls them")
         return
-    place = program.script.setup if for_others is not None else where(program)
-    message = f"cuDNN picks algorithms for the convolutions of {called(convolving)} by rule of thumb, without measuring"
+    place, message = where(program), slow(convolving)
     seen = (*map(of_convolutions, convolving), *map(of_loop, steps[:1]))
-    if for_others is not None:
-        message += f"; the script turns that off where `{for_others.switch.text}`, which stays"
-        seen = (*seen, Evidence("turned off on demand", for_others.site))
     evaluations = [each for each in program.evaluations if uses(program, each, convolving)]
     loops: tuple[Step | Evaluation, ...] = (*steps, *evaluations)
-    reason = why_not(program, loops, convolving, for_others)
+    reason = why_not(program, loops, convolving)
     if reason is not None or place is None:
         lost = "nothing here calls what trains: set it where the training is started"
         yield codemod.refuse(place or steps[0].loop.site, message, reason or lost, evidence=seen)
@@ -120,14 +113,19 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     known = program.complete and all(step.source == "loader" for step in steps)
     known = known and all(have_one_size(program, loop.loaders, loop.resized) for loop in loops)
     short = all(map(is_short, steps)) or all(map(is_thin, convolving))
-    assumes = (
-        *gpu,
-        *(() if known else (CONVOLVED_ALIKE,)),
-        *((PICTURES,) if all(map(is_unknown, convolving)) else ()),
-        *((LONG_ENOUGH,) if short else ()),
-    )
-    worth = Worth.SMALL if short else Worth.SOME
+    assumes, worth = (*gpu, *rests_on(convolving, known, short)), Worth.SMALL if short else Worth.SOME
     yield codemod.finding(place, message, evidence=seen, assumes=assumes, worth=worth)
+
+
+def slow(convolving: tuple[Model, ...]) -> str:
+    """What is slow."""
+    return f"cuDNN picks algorithms for the convolutions of {called(convolving)} by rule of thumb, without measuring"
+
+
+def rests_on(convolving: tuple[Model, ...], known: bool, short: bool) -> tuple[Assumption, ...]:
+    """What is assumed of the models, of the sizes of what they are given, and of how long it goes on."""
+    pictures = (PICTURES,) if all(map(is_unknown, convolving)) else ()
+    return (*(() if known else (CONVOLVED_ALIKE,)), *pictures, *((LONG_ENOUGH,) if short else ()))
 
 
 def no_choice(program: TrainingProgram) -> Iterator[InPlace]:
@@ -154,13 +152,11 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         if switches := program.setting(SWITCH):
             yield from (judge(program, setting) for setting in switches)
             return
-        message = (
-            f"cuDNN picks algorithms for the convolutions of {called(convolving)} by rule of thumb, without measuring"
-        )
+        message = slow(convolving)
         there = judged_setting(codemod, training, "benchmark", message, "cuDNN measures the algorithms of convolutions")
         if isinstance(there, InPlace) or (there is not None and convolving):
             yield there
-        if there is not None or not convolving or any(program.setting(name) for name in NEIGHBOURS):
+        if there is not None or not convolving:
             continue
         read = [each.site for each in program.loaders if each.fed != "no" and each.role in ("training", "evaluation")]
         seen = tuple(map(of_convolutions, convolving))
@@ -169,12 +165,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         known = program.complete and len(program.trainings) == 1 and training.module is not None
         known = known and have_one_size(program, read, resized)
         thin = all(map(is_thin, convolving))
-        assumes = (
-            *((ON_GPU,) if on_gpu(training) is None else ()),
-            *(() if known else (CONVOLVED_ALIKE,)),
-            *((PICTURES,) if all(map(is_unknown, convolving)) else ()),
-            *((LONG_ENOUGH,) if thin else ()),
-        )
+        assumes = (*((ON_GPU,) if on_gpu(training) is None else ()), *rests_on(convolving, known, thin))
         worth = Worth.SMALL if thin else Worth.SOME
         plan = Switch("benchmark", "True")
         yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
@@ -182,16 +173,25 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
 
 def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:
     """What makes the trainer's switch unsafe or useless, if anything."""
-    asked = [
-        f"{name.removeprefix('torch.')}, {site.line_from(training.site.path)}" for name, site in deterministic(program)
-    ]
-    if asked or not is_off(training.argument("deterministic")):
-        return f"the script asks for reproducible results ({(asked or ['deterministic'])[0]})"
-    if any(map(is_detector, training.models)):
-        return "a detector takes pictures as large as they are, and each new size would be measured anew"
+    if not is_off(training.argument("deterministic")):
+        return "the script asks for reproducible results (deterministic)"
     resized = training.module.resized if training.module is not None else None
     read = [each.site for each in program.loaders if each.fed != "no"]
-    return varying(program, read, resized, MEASURED, partly=False) or why_not_setting(program, training, "benchmark")
+    reason = asks_otherwise(program, training.models) or varying(program, read, resized, MEASURED, partly=False)
+    return reason or why_not_setting(program, training, "benchmark")
+
+
+def asks_otherwise(program: TrainingProgram, convolving: Iterable[Model]) -> str | None:
+    """Why the script, or a model, does not go with measuring."""
+    for name, site in deterministic(program):
+        line = site.line_from(program.entry)
+        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
+    if any(map(is_detector, convolving)):
+        return "a detector takes pictures as large as they are, and each new size would be measured anew"
+    for setting in (each for name in NEIGHBOURS for each in program.setting(name)):
+        name = setting.name.removeprefix("torch.backends.")
+        return f"the script sets {name} itself ({setting.site.line_from(program.entry)})"
+    return None
 
 
 def of_convolutions(model: Model) -> Evidence:
@@ -212,17 +212,9 @@ def judge(program: TrainingProgram, setting: Setting) -> Finding | InPlace | Ref
     if off is not None and decides(off):
         asked = f"the script leaves `cudnn.benchmark` to {said(off)}: pass it" if any(deterministic(program)) else None
         return left_off(codemod, setting.site, CHOSEN, off, (ON_GPU, CONVOLVED_ALIKE), "True", asked)
-    alone = not any(turns_on(each.value) for each in program.setting(SWITCH))
-    test = setting.switch.text if alone and may_be_passed_by(setting) else None
     for name, site in deterministic(program):
-        if test is not None and any(each.site == site and each.switch.text == test for each in program.setting(name)):
-            continue
         line = site.line_from(setting.site.path)
         why = f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
-        return codemod.refuse(setting.site, CHOSEN, why)
-    if test is not None:
-        elsewhere = "nothing turns it on elsewhere: do, if all batches have one size"
-        why = f"the script sets it to False where `{test}`, and {elsewhere}"
         return codemod.refuse(setting.site, CHOSEN, why)
     why = "the script sets `cudnn.benchmark` to False itself, on purpose as it seems"
     return codemod.refuse(setting.site, CHOSEN, why)
@@ -233,56 +225,15 @@ def turns_on(value: Argument) -> bool:
     return any(value.values) or value.state in ("unknown", "computed")
 
 
-def may_be_passed_by(setting: Setting) -> bool:
-    """Whether a test lets the program run without the setting: as it stands, or as far as is known."""
-    if setting.switch.state == "absent" or setting.switch.text is None:
-        return False
-    return setting.switch.state == "unknown" or not any(setting.switch.values)
-
-
-def turned_off_on_demand(program: TrainingProgram, switches: tuple[Setting, ...]) -> Setting | None:
-    """The one place that turns it off, if the script does so for an option that is off, as for a seed.
-
-    Behind the set-up's first line, in the same function: what that line sets holds in all other runs. In processes that
-    the script may start neither does.
-    """
-    if len(switches) != 1 or not program.script.trains_here:
-        return None
-    (setting,) = switches
-    is_off_by_value = setting.value.state == "value" and not any(setting.value.values)
-    if not is_off_by_value or setting.guard.kind != "config" or len(setting.guard.tests) != 1:
-        return None
-    if setting.switch.state not in ("value", "option") or any(setting.switch.values) or setting.switch.text is None:
-        return None
-    first, function, test = program.script.setup, program.script.setup_function, setting.guard.tests[0]
-    if first is None or first.path != test.path or first.line > test.line:
-        return None
-    if function is not None and not function.line < test.line <= function.end_line:
-        return None
-    return setting
-
-
 def why_not(
-    program: TrainingProgram,
-    loops: tuple[Step | Evaluation, ...],
-    convolving: tuple[Model, ...],
-    apart: Setting | None = None,
+    program: TrainingProgram, loops: tuple[Step | Evaluation, ...], convolving: tuple[Model, ...]
 ) -> str | None:
-    """What makes the switch unsafe or useless, if anything. ``apart``: where the script turns it off for some runs."""
-    for name, site in deterministic(program):
-        if apart is None or not any(is_beside(setting, apart, site) for setting in program.setting(name)):
-            line = site.line_from(program.entry)
-            return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
-    if apart is None and starts_processes(program) and program.script.trains_at is None:
+    """What makes the switch unsafe or useless, if anything."""
+    if starts_processes(program) and program.script.trains_at is None:
         own = "the script starts processes of its own, which would not inherit the switch"
         return f"{own}, and it is not known to train in one place only"
-    if any(map(is_detector, convolving)):
-        return "a detector takes pictures as large as they are, and each new size would be measured anew"
-    for setting in (each for name in NEIGHBOURS for each in program.setting(name)):
-        name = setting.name.removeprefix("torch.backends.")
-        return f"the script sets {name} itself ({setting.site.line_from(program.entry)})"
     reasons = (varying(program, loop.loaders, loop.resized, MEASURED, partly=False) for loop in loops)
-    return next((each for each in reasons if each is not None), None)
+    return asks_otherwise(program, convolving) or next((each for each in reasons if each is not None), None)
 
 
 def is_short(step: Step) -> bool:
@@ -290,11 +241,6 @@ def is_short(step: Step) -> bool:
     if step.iterations:
         return step.iterations < STEPS
     return step.passes is not None and step.passes < PASSES
-
-
-def is_beside(setting: Setting, apart: Setting, site: Site) -> bool:
-    """Whether a switch at a place holds only in the runs for which the script turns off another one, too."""
-    return setting.site == site and setting.guard.tests == apart.guard.tests
 
 
 @codemod.rewrite

@@ -22,7 +22,7 @@ Use instead
     that returns it gets a parameter ``device=None``. What numpy makes of numbers (``np.triu``, ``np.tile``) torch
     makes. Where ``if use_cuda:`` decides over the copy, it chooses: ``device="cuda" if use_cuda else "cpu"``.
     A tensor that an object keeps on the host, and that is copied whenever it is read, stays on the device from its
-    first copy on. ``x[range(n), labels]`` is indexed with a range of the device.
+    first copy on.
 
 When refused
     Nothing is said of set-up code. It is refused
@@ -53,7 +53,6 @@ from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, W
 from turbofix.training.evidence import of_device, of_loop
 from turbofix.training.model import Creation, Evaluation, Guard, MovedAgain, Placement, Step, TrainingProgram
 
-from ._listed import made_at_once
 from ._loaders import ONCE, is_once
 from ._precision import filled, on_a_gpu
 
@@ -111,7 +110,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     assumes=assumes,
                     worth=Worth.SMALL if seldom or made.switch.off or isinstance(loop, Evaluation) else None,
                 )
-    yield from made_at_once(codemod, program, ON_GPU)
     for again in program.moved_again:
         goes = goes_there(program, again.to)
         if goes is not None and again.site not in told and not is_seldom(again.guard, kept=True):

@@ -1,4 +1,4 @@
-"""Call torch's own GELU, SiLU, norms, softmax, cross-entropy and indexing instead of writing them out.
+"""Call torch's own GELU, SiLU, norms, log-softmax and log-sigmoid instead of writing them out.
 
 Why slow
     Each operation of a formula reads a whole tensor from memory, writes another one, and keeps it for the backward
@@ -17,18 +17,15 @@ Use instead
             return F.gelu(x, approximate="tanh")
 
     A formula is known by what it computes, not by its spelling: it is worked out for some numbers and compared with
-    torch's definition. So ``x * torch.sigmoid(x)`` is ``F.silu(x)``, a norm that is written out is ``F.layer_norm`` or
-    ``F.rms_norm``, and ``-log_probs[range(n), labels].mean()`` is ``F.cross_entropy``, which takes labels of type
-    ``long`` only. Modules and their parameters stay, so checkpoints load as before.
+    torch's definition. So ``x * torch.sigmoid(x)`` is ``F.silu(x)``, and a norm that is written out is ``F.layer_norm``
+    or ``F.rms_norm``. Modules and their parameters stay, so checkpoints load as before.
 
     A layer norm that divides by the deviation of n - 1, or adds ``eps`` to the deviation, gets a factor or ``eps **
     2``. They differ in the last digits, and more only where a row hardly varies.
 
-    What a mask selects, on both sides of an assignment, makes the host wait, and ``torch.where`` does not.
-
 When refused
     Nothing is said of formulas that are used piece by piece, of norms over another dimension than the last, and where
-    all models are compiled (but for a cross-entropy): the compiler fuses formulas itself. It is refused
+    all models are compiled: the compiler fuses formulas itself. It is refused
 
     - for a layer norm of n - 1 that has no weight, which could take the factor;
     - for an RMS norm before torch 2.9, which has the first kernel for it.
@@ -47,17 +44,16 @@ from collections.abc import Iterator
 from turbofix.assumptions import READ_WHOLE, RECENT_TORCH, SAME_FORMULA
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.training.model import Formula, TrainingProgram
 
-from ._listed import made_at_once
 from ._precision import version
 
 codemod = Codemod(
     __name__,
     group="compute",
     risk=Risk.EQUIVALENT,
-    known_as=("fused LayerNorm", "GELU", "SiLU", "RMSNorm", "log_softmax", "cross_entropy"),
+    known_as=("fused LayerNorm", "GELU", "SiLU", "RMSNorm", "log_softmax"),
     assumes=(READ_WHOLE, SAME_FORMULA, RECENT_TORCH),
 )
 
@@ -68,21 +64,16 @@ NAMES = {
     "gelu_tanh": "GELU (by tanh)",
     "silu": "SiLU",
     "rms_norm": "RMS norm",
-    "softmax": "softmax",
     "log_softmax": "log-softmax",
-    "cross_entropy": "cross-entropy",
     "logsigmoid": "log-sigmoid",
 }
 
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Formulas that torch has a kernel for, and lists that it makes at once."""
-    yield from made_at_once(codemod, program)
+    """Formulas that torch has a kernel for."""
     compiled = program.models and all(model.compiled is not None for model in program.models)
-    for formula in program.formulas:
-        if compiled and formula.target is None:
-            continue
+    for formula in () if compiled else program.formulas:
         name = NAMES.get(formula.kind, "layer norm")
         message = f"this {name} is written out: each of its operations goes through memory, forward and backward"
         reason, end = why_not(program, formula), formula.site
@@ -93,9 +84,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         near = "nearly what" if formula.kind in OUTSIDE else "what"
         seen = Evidence(f"for any numbers it gives {near} torch's function gives, of `{formula.input}`", formula.site)
-        assumes = (SAME_FORMULA,) if formula.kind in OUTSIDE or formula.target is not None else ()
-        worth = Worth.SOME if formula.target is not None else None
-        yield codemod.finding(site, message, plan=formula, evidence=(seen,), assumes=assumes, worth=worth)
+        assumes = (SAME_FORMULA,) if formula.kind in OUTSIDE or not formula.certain else ()
+        yield codemod.finding(site, message, plan=formula, evidence=(seen,), assumes=assumes)
 
 
 def why_not(program: TrainingProgram, formula: Formula) -> str | None:
@@ -116,23 +106,12 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     formula = finding.plan
     assert isinstance(formula, Formula)
     norm = formula.eps is not None
-    function = {"gelu_tanh": "gelu", "rms_norm": "rms_norm"}.get(formula.kind, "layer_norm" if norm else formula.kind)
+    plain = {"gelu_tanh": "gelu", "rms_norm": "rms_norm"}
+    function = plain.get(formula.kind, "layer_norm" if norm else formula.kind)
     name = edit.name(f"torch.nn.functional.{function}", formula.site)
     arguments = [formula.input]
     if formula.kind == "gelu_tanh":
         arguments.append(f"approximate={edit.quoted('tanh', formula.site)}")
-    elif formula.target is not None:
-        told = [formula.input, formula.target]
-        if formula.many:
-            whole = formula.reduction == "none"
-            told = (
-                [f"{told[0]}.movedim(-1, 1)", told[1]]
-                if whole
-                else [f"{told[0]}.flatten(0, -2)", f"{told[1]}.flatten()"]
-            )
-        arguments = told
-        if formula.reduction != "mean":
-            arguments.append(f"reduction={edit.quoted(formula.reduction or '', formula.site)}")
     elif formula.dim is not None:
         arguments.append(f"dim={formula.dim}")
     elif norm:

@@ -125,8 +125,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     for each in attention.unread:
         if each.site is not None:
             edit.replace(each.site, "None")
-    for site in attention.typed:
-        edit.replace(site, attention.like)
     for site in attention.removed:
         edit.delete(site)
 

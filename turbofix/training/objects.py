@@ -302,7 +302,7 @@ def _described(
         dtype=dtype,
         compiled=compiled,
         wrapped=wrapped,
-        products=products_of(layers.parts, layers.bases, whole=values, unseen=layers.unseen),
+        products=products_of(layers.parts, layers.bases, unseen=layers.unseen),
         convolutions=convolutions_of(layers.parts, layers.bases),
         numbers=numbers_of(analysis, layers.parts, values),
         pretrained=any(id(each) in layers.seen for each in loaded_from_files(analysis)),

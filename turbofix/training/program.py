@@ -42,13 +42,14 @@ from turbofix.training.model import (
     Target,
     TrainingProgram,
 )
-from turbofix.training.models.attention import attentions, fused_attentions, unwanted_weights
+from turbofix.training.models.attention import attentions, fused_attentions
 from turbofix.training.models.biases import biases
 from turbofix.training.models.compiling import with_compiling
 from turbofix.training.models.formulas import formulas
 from turbofix.training.models.layouts import layouts
 from turbofix.training.models.listed import listed
-from turbofix.training.models.repeats import repeated, repeated_in_trainings
+from turbofix.training.models.repeats import repeated
+from turbofix.training.models.weights import unwanted_weights
 from turbofix.training.objects import models
 from turbofix.training.optimizers.optimizer import optimizers
 from turbofix.training.precision import precision, settings
@@ -145,9 +146,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         creations=creations_in_passes(analysis) if trains and not steps else (),
         moved_again=moved_again(analysis, steps) if trains else (),
         averagings=averagings(analysis, steps),
-        repeated=repeated(analysis, steps, read)
-        if framework is Framework.PYTORCH
-        else repeated_in_trainings(analysis, asked),
+        repeated=repeated(analysis, asked),
         run=run(analysis, steps, read) if framework in (Framework.PYTORCH, Framework.ACCELERATE) else None,
         rebuilt=rebuilts(analysis) if trains else (),
         attentions=attentions(analysis) if trains else (),

@@ -91,14 +91,11 @@ class Convolution:
 class Layouts:
     """How tensors lie in memory, in a program whose models convolve; else all of it is empty.
 
-    ``chosen`` is where the program chooses a memory format itself, ``lying`` where code that was executed asks how
-    elements follow on one another, or takes it for granted. ``weights``: those that no layer makes. ``views`` are the
-    callees of ``x.view(...)`` of what layers compute, with the ``x``. ``flattened``: torch does so to weights.
+    ``chosen`` is where the program chooses a memory format itself. ``views`` are the callees of ``x.view(...)`` of what
+    layers compute, with the ``x``. ``flattened``: where torch sees weights as rows of numbers.
     """
 
     chosen: tuple[Site, ...] = ()
-    lying: tuple[Site, ...] = ()
-    weights: tuple[Site, ...] = ()
     views: tuple[tuple[Site, Site], ...] = ()
     flattened: tuple[Site, ...] = ()
 
@@ -139,14 +136,13 @@ class Compiling:
 
     ``after`` is the statement, of those that move or wrap it, behind which it is what the steps call, ``text`` its name
     there and ``place`` where it is then; None where that is not known to be one statement outside of loops.
-    ``tested``: that statement stands under a test that says whether ``place`` is a GPU. ``hazard`` is the first thing
-    in its forward pass that a compiler cannot see through, ``foreign`` what else in the program does not go with it.
+    ``tested``: that statement stands under a test that says whether ``place`` is a GPU. ``foreign`` is what else in the
+    program does not go with it.
     """
 
     after: Site | None = None
     text: str | None = None
     place: Placement = Placement("unknown")
-    hazard: Hazard | None = None
     tested: bool = False
     foreign: Hazard | None = None
     moved: Site | None = None  # the last call that moves it, before or behind what wraps it
@@ -200,34 +196,30 @@ class Passing:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Where activations of a model can be computed again in the backward pass, in a program that lacks memory.
+    """A training of transformers that lacks memory: the construction of its settings, and the name of its model.
 
-    ``call`` is the call of one of several blocks in the forward pass (``block(x)``), ``owner`` what its method calls
-    the model; for a model of transformers, ``call`` is its construction and ``name`` what it is called; where a trainer
-    runs it, ``call`` is the construction of the trainer's settings, which have a switch for it (``setting``).
-    ``evidence`` tells that memory is what limits the program, ``why_not`` what a second forward pass would change.
+    ``evidence`` tells that memory is what limits it, ``why_not`` what a second forward pass would not go with.
     """
 
     call: Site
-    owner: str
     name: str
     evidence: tuple[Evidence, ...]
-    library: bool = False
     why_not: str | None = None
-    setting: bool = False
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A list that Python makes of tensors or numbers one by one, and what does it at once: a source, with names of
-    torch in braces. ``codemod`` speaks of it; ``unplaced``: made for a tensor that may lie on the host. ``more``: what
-    else is replaced by what. ``above``: the statement in front of which a name, "{above}", is given what source."""
+    """What Python makes or reads one by one, and what does it at once: a source, with names of torch in braces.
+
+    ``codemod`` speaks of it; ``unplaced``: of a tensor that may lie on the host. ``more``: what else is replaced by
+    what. ``above``: the statement in front of which a name, "{above}", is given what source.
+    """
 
     site: Site
     message: str
     text: str
+    codemod: str
     unplaced: bool = False
-    codemod: str = "native-ops"
     more: tuple[tuple[Site, str], ...] = ()
     above: tuple[Site, str, str] | None = None
 
@@ -237,22 +229,20 @@ class Formula:
     """A formula that is written out, and that torch has a function for, by what it computes.
 
     ``input`` is the source of what it is computed of; ``weight``, ``bias`` and ``eps`` those of a norm over the last
-    dimension, ``dim`` that of a softmax. The logits of a cross-entropy (with ``target`` and ``reduction``) may have
-    ``many`` dimensions before the last. Of the norms, ``unbiased`` divides by n - 1, ``outside`` adds ``eps`` to the
-    deviation, and ``unbiased_outside`` does both. ``removed`` are the statements that only lead to it.
+    dimension, ``dim`` that of a log-softmax. Of the norms, ``unbiased`` divides by n - 1, ``outside`` adds ``eps`` to
+    the deviation, and ``unbiased_outside`` does both. ``removed`` are the statements that only lead to it.
+    ``certain``: its weights are known to be rows, and its ``eps`` to be a number.
     """
 
     site: Site
     kind: str  # as torch.nn.functional calls it, or how a norm differs
     input: str
-    target: str | None = None
     weight: str | None = None
     bias: str | None = None
     eps: str | None = None
     dim: str | None = None
-    many: bool = False
-    reduction: str | None = None
     removed: tuple[Site, ...] = ()
+    certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -262,9 +252,8 @@ class Attention:
     ``product`` is the product of weights and values. All texts are sources valid there: ``mask`` is for ``attn_mask``,
     for ``is_causal`` where it is ``causal``; ``behind`` turns the result. ``heads``: there are three dimensions, and
     torch's kernels take four. ``removed`` are the statements that only lead to it, ``unread`` the weights that are
-    handed on and that nobody seems to read. ``typed`` are scores asked for their dtype or device, which are those of
-    ``like``. ``certain``: the text alone shows that torch's function computes the same. ``why_not`` speaks against it;
-    then the rest is empty.
+    handed on and that nobody seems to read. ``certain``: the text alone shows that torch's function computes the same.
+    ``why_not`` speaks against it; then the rest is empty.
     """
 
     softmax: Site
@@ -282,6 +271,4 @@ class Attention:
     removed: tuple[Site, ...] = ()
     unread: tuple[Unread, ...] = ()
     certain: bool = True
-    typed: tuple[Site, ...] = ()
-    like: str = ""
     why_not: str | None = None

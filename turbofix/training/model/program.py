@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from turbofix.domain.scopes import ModuleFile
     from turbofix.findings import InPlace
     from turbofix.source.site import Site
-    from turbofix.training.model.data import BuiltAgain, Loader, Padding, Preload, Rebuilt, SameItems
+    from turbofix.training.model.data import Loader, Padding, Preload, Rebuilt, SameItems
     from turbofix.training.model.devices import Creation, Held, MovedAgain, Unplaced
     from turbofix.training.model.frameworks import Framework, Owner, Training
     from turbofix.training.model.models import Attention, Formula, Listed, Model, Repeated

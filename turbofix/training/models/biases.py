@@ -9,19 +9,18 @@ import ast
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 from typing import cast
 
 from turbofix.dataflow.questions import Analysis
-from turbofix.domain.values import Made, Value, members
+from turbofix.domain.values import Made
 from turbofix.interpreter.execution import ModuleFile
-from turbofix.records import dataclass
 from turbofix.source.answers import every, parents_in
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
+from turbofix.source.places import blocks
 from turbofix.training.model import Biased, Biases, Hazard
-from turbofix.training.models.compiling import registers_hook
-from turbofix.training.told.written import calls_by_name
+from turbofix.training.models.held import seen
+from turbofix.training.told.written import calls_by_name, last
 
 _POSITIONS = {"torch.nn.Linear": 2} | {
     f"torch.nn.Conv{kind}{dims}d": 7 for kind in ("", "Transpose") for dims in (1, 2, 3)
@@ -32,91 +31,57 @@ _NORMS = frozenset(
     (*(f"torch.nn.{kind}Norm{dims}d" for kind in ("Batch", "Instance") for dims in (1, 2, 3)), "torch.nn.SyncBatchNorm")
 )
 
-_LOADING = (
-    *("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint"),
-    *("load_state", "load_raw", "load_checkpoint", "load_checkpoint_in_model", "load_checkpoint_and_dispatch"),
+_KEEPING = (
+    *("load_state_dict", "load_from_checkpoint", "load_state", "load_checkpoint", "load_checkpoint_and_dispatch"),
+    *("save", "save_checkpoint", "save_weights", "save_model", "save_pretrained", "save_state", "fit"),
 )
-
-_SAVING = ("save", "save_checkpoint", "save_weights", "save_model", "save_pretrained", "save_state", "fit")
+"""What loads weights, or saves what may be loaded again: by a call of that name, or by a trainer on its own."""
 
 
 def biases(analysis: Analysis) -> Biases:
     """The layers with a bias straight before a batch norm, in code that was executed."""
     modules = [each for each in analysis.execution.modules.values() if re.search("BatchNorm|InstanceNorm", each.text)]
-    made = _Made(analysis)
-    found: dict[int, tuple[ast.expr, ast.expr, ModuleFile]] = {}
-    for event in analysis.facts.of("make") if modules else ():
-        chain, module = event.node, event.module
-        if event.name == "torch.nn.Sequential" and isinstance(chain, ast.Call) and id(chain) not in made.chains:
-            made.chains.add(id(chain))
-            behind = [pair for run in _runs(analysis, chain, module) for pair in made.pairs(run, module)]
-            if behind and not _is_taken_apart(analysis, chain, module):
-                found |= {id(layer): (layer, norm, module) for layer, norm in behind}
+    found, places = dict[int, tuple[Biased, ast.Call, ModuleFile]](), analysis.facts.places
     for module in modules:
+        pairs = list[tuple[ast.expr, ast.expr]]()
+        for call in every(ast.Call, module.tree):
+            made_here = last(call) == "Sequential" and analysis.facts.at(call)
+            if made_here and not _is_taken_apart(analysis, call, module):
+                for run in (call.args, *_added(analysis, call, module)):
+                    pairs += itertools.pairwise(run)
         for cls in every(ast.ClassDef, module.tree):
-            own = list(_called_in_turn(analysis, cls, made, module))
-            if any((dotted(base) or "").endswith("Sequential") for base in cls.bases):
-                calls = (each for each in walk(cls) if isinstance(each, ast.Call))  # `super().__init__(...)`
-                runs = (each.args for each in calls if getattr(each.func, "attr", "") == "__init__")
-                own += [pair for run in runs for pair in made.pairs(run, module)]
-            found |= {id(layer): (layer, norm, module) for layer, norm in own}
-    places = analysis.facts.places
-    pairs = []
-    for layer, norm, module in found.values():
-        name, site = made.names[id(layer)], places.site(layer, module)
-        pairs.append(Biased(site, places.site(norm, module), name.rpartition(".")[2], _POSITIONS[name]))
-    if not pairs:
+            pairs += _called_in_turn(analysis, cls, module)
+        for first, norm in pairs:
+            for layer, name in _biased(analysis, first, norm, module):
+                sites = places.site(layer, module), places.site(norm, module)
+                found[id(layer)] = Biased(*sites, name.rpartition(".")[2], _POSITIONS[name]), layer, module
+    if not found:
         return Biases()
-    in_order = tuple(sorted(pairs, key=lambda each: each.layer))
-    loads = list(_loads(analysis))
-    needed = next((load for load, always in loads if always), None)
-    needed = needed or next(_needs(analysis, {each.kind for each in pairs}), None) or _copied(analysis, found.values())
-    kept = [load for load, _ in loads] or list(_saves(analysis))
-    return Biases(in_order, needed, kept[0] if kept else None)
+    layers = tuple(sorted((each for each, _, _ in found.values()), key=lambda each: each.layer))
+    needed = next(_reads(analysis, {each.kind for each in layers}), None) or _copied(analysis, found.values())
+    return Biases(layers, needed, next(_keeps(analysis), None))
 
 
-@dataclass(eq=False)
-class _Made:
-    """What expressions make: a layer with a bias, a norm, or something else."""
-
-    analysis: Analysis
-    chains: set[int] = field(default_factory=set)
-    names: dict[int, str] = field(default_factory=dict)
-
-    def values(self, node: ast.expr, module: ModuleFile) -> list[Value]:
-        """All that an expression was, wherever it was executed."""
-        scope = self.analysis.facts.places.scope(node, module)
-        frames = self.analysis.flow.frames_of(scope)
-        return [each for frame in frames for each in members(frame.values.get(node))]
-
-    def pairs(self, run: list[ast.expr], module: ModuleFile) -> Iterator[tuple[ast.Call, ast.expr]]:
-        """The layers of a run with a bias that the norm straight behind them takes out again."""
-        for first, second in itertools.pairwise(run):
-            yield from self.pair(first, second, module)
-
-    def pair(self, first: ast.expr, second: ast.expr, module: ModuleFile) -> Iterator[tuple[ast.Call, ast.expr]]:
-        """A layer before a norm; of ``a if down else b`` each that is one."""
-        norms = [value for each in _alternatives(second) for value in self.values(each, module)]
-        if not norms or not all(isinstance(each, Made) and each.qualname in _NORMS for each in norms):
-            return
-        for layer in _alternatives(first):
-            values = self.values(layer, module)
-            made = [each for each in values if isinstance(each, Made) and each.origin.node is layer]
-            names = {each.qualname for each in made}
-            if not isinstance(layer, ast.Call) or not made or len(made) < len(values) or not names <= _POSITIONS.keys():
-                continue
-            if len(names) == 1 and all(_has_bias(each, layer) for each in made):
-                (self.names[id(layer)],) = names
-                if "torch.nn.Linear" not in names or _is_as_wide(layer, second):
-                    yield layer, second
-
-
-def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(node, ast.IfExp):
-        yield from _alternatives(node.body)
-        yield from _alternatives(node.orelse)
-    else:
-        yield node
+def _biased(analysis: Analysis, first: ast.expr, norm: ast.expr, module: ModuleFile) -> Iterator[tuple[ast.Call, str]]:
+    """A layer with a bias before a norm, and its class; of ``a if down else b`` each that is one."""
+    norms = seen(analysis, norm, module)
+    if not norms or not all(isinstance(each, Made) and each.qualname in _NORMS for each in norms):
+        return
+    for layer in (first.body, first.orelse) if isinstance(first, ast.IfExp) else (first,):
+        values = seen(analysis, layer, module)
+        made = [each for each in values if isinstance(each, Made) and each.origin.node is layer]
+        names = {each.qualname for each in made}
+        if (
+            not isinstance(layer, ast.Call)
+            or len(names) != 1
+            or len(made) < len(values)
+            or not names <= _POSITIONS.keys()
+        ):
+            continue
+        if all(_has_bias(each, layer) for each in made) and (
+            "torch.nn.Linear" not in names or _is_as_wide(layer, norm)
+        ):
+            yield layer, names.pop()
 
 
 def _has_bias(made: Made, layer: ast.Call) -> bool:
@@ -139,37 +104,23 @@ def _is_as_wide(layer: ast.Call, norm: ast.expr) -> bool:
 # --- one behind the other in a Sequential ---------------------------------------------------------------------------
 
 
-def _runs(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> Iterator[list[ast.expr]]:
-    """What stands straight behind one another in ``nn.Sequential(...)``, or in the list that it is made of."""
-    yield chain.args
-    for each in chain.args:
-        if isinstance(each, ast.Call) and (dotted(each.func) or "").endswith("OrderedDict") and each.args:
-            pairs = getattr(each.args[0], "elts", [])
-            yield [pair.elts[-1] for pair in pairs if isinstance(pair, ast.Tuple) and pair.elts]
-        elif isinstance(each, ast.Starred) and isinstance(each.value, ast.Name):
-            scope = analysis.facts.places.scope(chain, module)
-            blocks = (getattr(node, part, None) for node in walk(scope) for part in ("body", "orelse"))
-            for block in blocks:
-                yield from _added(block, each.value.id) if isinstance(block, list) else ()
-
-
-def _added(block: list[ast.stmt], name: str) -> Iterator[list[ast.expr]]:
-    """What statements that follow one another add to a list."""
+def _added(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> Iterator[list[ast.expr]]:
+    """What statements that follow one another add to the list that a chain is made of: ``layers.append(...)``."""
+    lists = [each.value.id for each in chain.args if isinstance(each, ast.Starred) and isinstance(each.value, ast.Name)]
     run: list[ast.expr] = []
-    for statement in block:
-        if not any(isinstance(each, ast.Name) and each.id == name for each in walk(statement)):
-            continue
-        value = getattr(statement, "value", None)
-        if isinstance(statement, ast.Expr) and isinstance(value, ast.Call) and len(value.args) == 1:
-            method = (dotted(value.func) or "").removeprefix(f"{name}.")
-            added = {"append": value.args, "extend": getattr(value.args[0], "elts", None)}.get(method)
-        else:
-            added = value.elts if isinstance(value, ast.List) else None
-        if added is None or isinstance(statement, ast.Assign):
-            yield run
-            run = []
-        run += added or []
-    yield run
+    nodes = walk(analysis.facts.places.scope(chain, module)) if lists else ()
+    for block in (each for node in nodes for each in blocks(node)):
+        for statement in block:
+            value = getattr(statement, "value", None)
+            called = dotted(value.func) if isinstance(value, ast.Call) else None
+            if called in (f"{lists[0]}.append", f"{lists[0]}.extend") or isinstance(value, ast.List):
+                plain = called == f"{lists[0]}.append"
+                run += value.args if plain else getattr(getattr(value, "args", [value])[0], "elts", [])  # type: ignore[union-attr]
+            elif any(isinstance(each, ast.Name) and each.id == lists[0] for each in walk(statement)):
+                yield run
+                run = []
+        yield run
+        run = []
 
 
 def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> bool:
@@ -193,9 +144,7 @@ def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> 
 # --- one behind the other in a forward pass -------------------------------------------------------------------------
 
 
-def _called_in_turn(
-    analysis: Analysis, cls: ast.ClassDef, made: _Made, module: ModuleFile
-) -> Iterator[tuple[ast.Call, ast.expr]]:
+def _called_in_turn(analysis: Analysis, cls: ast.ClassDef, module: ModuleFile) -> Iterator[tuple[ast.expr, ast.expr]]:
     """The layers of a class whose result goes to a batch norm of the class alone."""
     init = next((each.body for each in cls.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), [])
     writes = [(dotted(target), each) for each in walk(cls) if isinstance(each, ast.Assign) for target in each.targets]
@@ -205,10 +154,10 @@ def _called_in_turn(
     texts = [each.text for each in analysis.execution.modules.values()]
     for name, norm in _turns(cls) if len(single) > 1 else ():
         if name in single and norm in single and reads.count(name) == 1:
-            found = list(made.pair(single[name], single[norm], module))
             own = (name or "").rpartition(".")[2]
             elsewhere = re.compile(rf"(?<!\bself)(?<!from )\.{own}\b|^ *class \w+\(.*\b{cls.name}\b", re.MULTILINE)
-            yield from found if found and not any(map(elsewhere.search, texts)) else ()
+            if any(_biased(analysis, single[name], single[norm], module)) and not any(map(elsewhere.search, texts)):
+                yield single[name], single[norm]
 
 
 def _turns(cls: ast.ClassDef) -> Iterator[tuple[str | None, str | None]]:
@@ -229,81 +178,47 @@ def _turns(cls: ast.ClassDef) -> Iterator[tuple[str | None, str | None]]:
                     yield dotted(called.func), dotted(calls[0].func)
 
 
-def _copied(analysis: Analysis, layers: Iterable[tuple[ast.expr, ast.expr, ModuleFile]]) -> Hazard | None:
+def _copied(analysis: Analysis, layers: Iterable[tuple[Biased, ast.Call, ModuleFile]]) -> Hazard | None:
     """A class of the layers that stands once more in a file of the project that this program does not import."""
     places, execution = analysis.facts.places, analysis.execution
-    layer, _, home = next(iter(layers))
-    above = [each for node, _, module in layers for each in places.ancestors(node, module)]
+    first, _, _ = next(iter(layers))
+    above = [each for _, node, module in layers for each in places.ancestors(node, module)]
     found = [each.name for each in above if isinstance(each, ast.ClassDef)]
     again = re.compile(rf"^class (?:{'|'.join(found)})\b.*?(?:Batch|Instance)Norm", re.MULTILINE | re.DOTALL)
     for path in execution.elsewhere if found else ():
         text = execution.read(path) or ""
         if "backward(" not in text and again.search(text):  # else a training of its own
             copy = f"a copy of the class in {path.parent.name}/{path.name}"
-            return Hazard(f"{copy} keeps it: what is trained without does not load there", places.site(layer, home))
+            return Hazard(f"{copy} keeps it: what is trained without does not load there", first.layer)
     return None
 
 
 # --- what needs the bias ----------------------------------------------------------------------------------------------
 
 
-def _loads(analysis: Analysis) -> Iterator[tuple[Hazard, bool]]:
-    """Checkpoints that are loaded, and whether each start of the training loads it."""
-    facts, trained = analysis.facts, next((each.order for each in analysis.facts.of("backward")), 0)
+def _keeps(analysis: Analysis) -> Iterator[Hazard]:
+    """Where weights are loaded or saved."""
     for module in analysis.execution.modules.values():
-        for call in every(ast.Call, module.tree):
-            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if name in _LOADING:
-                seen = [each for each in facts.at(call) if each.order < trained]
-                levels = [level for each in seen for level in each.control.upwards()]
-                always = seen and all(each.kind not in ("if", "try", "loop") or each.decided for each in levels)
-                why = "a checkpoint is loaded, which may have been saved with it"
-                yield Hazard(why, facts.places.site(call, module)), bool(always)
+        calls = calls_by_name(module.tree)
+        for call in (each for name in _KEEPING for each in calls.get(name, ())):
+            yield Hazard("keeps what may be loaded again", analysis.facts.places.site(call, module))
 
 
-def _saves(analysis: Analysis) -> Iterator[Hazard]:
-    """Where weights are saved, as they may have been before: by a call of that name, or by a trainer on its own."""
+def _reads(analysis: Analysis, kinds: set[str]) -> Iterator[Hazard]:
+    """Where a bias is read that would be None: not of a class's own, nor under a test for it or for other layers."""
+    words = {"Conv" if "Conv" in each else each for each in kinds} | {"Module"}
     for module in analysis.execution.modules.values():
-        for name in _SAVING:
-            for call in calls_by_name(module.tree).get(name, ()):
-                yield Hazard("saves what may be loaded again", analysis.facts.places.site(call, module))
-
-
-def _needs(analysis: Analysis, kinds: set[str]) -> Iterator[Hazard]:
-    """What raises without the bias, or is changed by its going."""
-    places = analysis.facts.places
-    for module in analysis.execution.modules.values():
-        for call in every(ast.Call, module.tree):
-            if registers_hook(call):
-                yield Hazard("a hook may look at the result of a layer", places.site(call, module))
-        for entry in every(ast.Subscript, module.tree):
-            key = entry.slice.value if isinstance(entry.slice, ast.Constant) else None
-            if isinstance(key, str) and key.endswith(".bias"):
-                yield Hazard("a bias is asked for by its name", places.site(entry, module))
+        for node in every(ast.Attribute, module.tree) if ".bias" in module.text else ():
+            if node.attr != "bias" or not isinstance(node.ctx, ast.Load) or dotted(node.value) == "self":
+                continue
+            above = [*analysis.facts.places.ancestors(node, module)]
+            tests = [ast.unparse(each.test) for each in above if isinstance(each, ast.If)]
+            asked = any(isinstance(each, ast.Compare) for each in above) or any("bias" in each for each in tests[:1])
+            others = [each for each in tests[:1] if re.search("isinstance|__name__|class_?name", each)]
+            if not asked and not (others and not any(word in others[0] for word in words)):
+                site = analysis.facts.places.site(node, module)
+                yield Hazard("the bias of layers is read, which would be None", site)
         for test in every(ast.If, module.tree):
-            sets = (each for node in test.body for each in walk(node) if isinstance(each, ast.Attribute))
-            if "Norm" in ast.unparse(test.test) and any(each.attr == "eval" for each in sets):
+            if "Norm" in ast.unparse(test.test) and any(".eval()" in ast.unparse(each) for each in test.body):
                 why = "batch norms are set to evaluation, where they do not subtract the batch's mean"
-                yield Hazard(why, places.site(test, module))
-        for node in every(ast.Attribute, module.tree):
-            reads = node.attr == "bias" and isinstance(node.ctx, ast.Load)
-            if reads and not _is_of_others(analysis, node, module, kinds):
-                yield Hazard("the bias of layers is read, which would be None", places.site(node, module))
-
-
-def _is_of_others(analysis: Analysis, read: ast.Attribute, module: ModuleFile, kinds: set[str]) -> bool:
-    """Whether a bias is read only where there is one, or of modules of other kinds: a class's own, a norm's."""
-    if isinstance(read.value, ast.Name) and read.value.id == "self":
-        return True
-    below, words = ast.unparse(read), {"Conv" if "Conv" in each else each for each in kinds}
-    child: ast.AST = read
-    for each in analysis.facts.places.ancestors(read, module):
-        if isinstance(each, ast.Compare) and isinstance(each.ops[0], (ast.Is, ast.IsNot)):
-            return True
-        if isinstance(each, ast.If) and child in each.body:
-            test = ast.unparse(each.test)
-            told = re.search("isinstance|__name__|class_?name", test) is not None
-            if f"{below} is not None" in test or (told and not any(word in test for word in (*words, "Module"))):
-                return True
-        child = each
-    return False
+                yield Hazard(why, analysis.facts.places.site(test, module))

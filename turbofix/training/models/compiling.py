@@ -1,45 +1,33 @@
-"""What it takes to compile a model: where it is whole and on its device, and what in its forward pass is in the way.
+"""What it takes to compile a model: where it is whole and on its device, and what it has to be called by.
 
-A compiled forward pass is one graph for tensors of one size. Whatever reads a tensor on the host, calls other code,
-keeps state in the model or goes on until something happens breaks that graph, or has it compiled again.
+What breaks the graph of its forward pass, a run shows: nothing of that is looked for.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container
 from dataclasses import replace
 
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import switch_of
-from turbofix.domain.trace import Control, Event
-from turbofix.domain.values import Bound, Instance, Made, Tensor, Value, members
-from turbofix.records import dataclass
-from turbofix.regex import regex
-from turbofix.source.answers import once_per_node
-from turbofix.source.names import body_of, dotted, stored, targets_of, walk_here
+from turbofix.domain.trace import Event
+from turbofix.domain.values import Bound, Instance, Made, Value, members
+from turbofix.source.names import dotted, stored, targets_of
 from turbofix.source.nodes import walk
 from turbofix.source.places import LOOPS
 from turbofix.source.site import Site
-from turbofix.training.data.shapes import hazards_in
 from turbofix.training.model import ABSENT, Compiling, Hazard, Model, Step
 from turbofix.training.objects import called_through, methods_around, models_in, outermost
 from turbofix.training.script import is_guard
 
-_READING = frozenset(("sync", "show", "grad_read", "autograd_grad", "backward", "save", "load", "destroy", "set"))
-
-_BUILDING = frozenset(("make", "construct", "unknown_call"))
-
-_TRACED = ("torch.", "Tensor.", "builtins.", "math.", "typing.", "list.", "dict.", "collections.OrderedDict")
-
-_UNTRACED = (
-    *("torch.utils.", "torch.autograd.", "torch.jit.", "torch.fft.", "torch.linalg.", "torch.nn.utils.", "torch.cuda."),
-    *("torch.distributed.", "torch.random.", "torch.manual_seed", "torch.stft", "torch.istft", "torch.complex"),
-    *("torch.view_as_complex", "torch.sparse", "torch.save", "torch.load", "torch.nn.init.", "torch.tensor"),
+_EXPORTING = (
+    *("torch.jit.script", "torch.jit.trace", "torch.jit.save", "torch.onnx.export", "torch.onnx._export"),
+    *("torch.fx.", "torch.ao.", "torch.export."),
 )
+"""What takes no compiled model: often at the end of a training, where no short run comes."""
 
-_KNOWN_CONTEXT = regex(r"\b(no_grad|autocast)\(")
 _OTHERWISE = "the model is called by another method than as `model(x)`"
 
 _SAME = ("train", "eval", "requires_grad_", "apply", "float")
@@ -51,19 +39,14 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
     called = {site for step in steps for site in step.models}
     if not called:
         return models
-    forwards, set_up = _forwards(analysis), _set_up(analysis)
-    inside = _inside(analysis, [event for events in forwards.values() for event in events])
-
-    def passes(site: Site) -> tuple[list[Event], list[Event]]:
-        own = forwards.get(site, [])
-        return own, [each for node in dict.fromkeys(id(event.node) for event in own) for each in inside.get(node, ())]
-
-    uses, hooked = list(_uses(analysis, forwards)), next(_hooks(analysis, built=True), None)
+    forwards, taken, facts = _forwards(analysis), differentiated(analysis), analysis.facts
+    exports = [each for each in facts.of("call") if each.name.startswith(_EXPORTING)]
+    exported = Hazard(f"the program calls {exports[0].name}", facts.site(exports[0])) if exports else None
     dead = [event for event in analysis.facts.dead if event.kind == "compile"]
     told = [(event, switch_of(analysis, event)) for event in (*analysis.facts.of("compile"), *dead)]
 
     def with_own(model: Model) -> Model:
-        found = _compiling(analysis, set_up, model, *passes(model.site))
+        found = _compiling(analysis, model, forwards.get(model.site, []))
         own = [switch for event, switch in told if _is_of(analysis, event.receiver, model)]
         off = own[0] if own and all(each.off for each in own) else ABSENT
         unsure = own[0] if own and all(each.state == "unknown" for each in own) else ABSENT
@@ -76,8 +59,7 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
             if methods:
                 found = replace(found, barred=_copied(analysis, model), methods=methods)
                 compiled = analysis.facts.site(done[methods[0]]) if done.keys() >= {*methods} else compiled
-        foreign = next((hazard for hazard, sites in uses if not sites or model.site in sites), None)
-        compiling = replace(found, hazard=found.hazard or hooked, foreign=foreign, off=off, unsure=unsure)
+        compiling = replace(found, foreign=taken.get(model.site) or taken.get(None) or exported, off=off, unsure=unsure)
         return replace(model, compiling=compiling, compiled=None if off.off else compiled)
 
     return tuple(with_own(each) if each.site in called else each for each in models)
@@ -93,97 +75,47 @@ def _forwards(analysis: Analysis) -> dict[object, list[Event]]:
 
 
 def differentiated(analysis: Analysis) -> dict[object, Hazard]:
-    """The models beside whose calls the program takes gradients by itself, by where they are made."""
-    return {site: hazard for hazard, sites in _gradients(analysis, _forwards(analysis)) for site in sites}
-
-
-def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]:
-    """What happens in each call of a model, by the node of the call."""
-    nodes = {id(event.node) for event in forwards}
-    facts = analysis.facts
-    found: dict[int, list[Event]] = {}
-    lists: dict[Control, list[list[Event]]] = {}  # those that an event belongs to, which its level decides
-    for event in facts.events:
-        own = lists.get(event.control)
-        if own is None:
-            calls = [id(frame.call) for frame in facts.frames(event) if id(frame.call) in nodes]
-            own = lists[event.control] = [found.setdefault(each, []) for each in calls]
-        for each in own:
-            each.append(event)
+    """The models beside whose calls the program takes gradients by itself, by where they are made; None for any."""
+    facts, why = analysis.facts, "the program takes gradients by itself, perhaps to differentiate them"
+    found: dict[object, Hazard] = {}
+    for event in facts.of("autograd_grad"):
+        scope, forwards = facts.frames(event)[-1].scope, _forwards(analysis)
+        calls = ((site, frame) for site, events in forwards.items() for each in events for frame in facts.frames(each))
+        for site in {site for site, frame in calls if frame.scope is scope} or {None}:
+            found.setdefault(site, Hazard(why, facts.site(event)))
     return found
 
 
-def _uses(analysis: Analysis, forwards: dict[object, list[Event]]) -> Iterator[tuple[Hazard, set[object]]]:
-    """What else a program does with its models that a compiled one does not go with; with which, or with any."""
+def _compiling(analysis: Analysis, model: Model, forwards: list[Event]) -> Compiling:
     facts = analysis.facts
-    yield from ((hazard, set()) for hazard in _hooks(analysis, built=False))
-    yield from _gradients(analysis, forwards)
-    for event in facts.of("call"):
-        if event.name.startswith(("torch.jit.", "torch.onnx.", "torch.fx.", "torch.ao.", "torch.export.")):
-            yield Hazard(f"the program calls {event.name}", facts.site(event)), set()
-
-
-def _gradients(analysis: Analysis, forwards: dict[object, list[Event]]) -> Iterator[tuple[Hazard, set[object]]]:
-    facts, why = analysis.facts, "the program takes gradients by itself, perhaps to differentiate them"
-    for event in facts.of("autograd_grad"):
-        scope = facts.frames(event)[-1].scope
-        pairs = ((site, frame) for site, calls in forwards.items() for each in calls for frame in facts.frames(each))
-        yield Hazard(why, facts.site(event)), {site for site, frame in pairs if frame.scope is scope}
-
-
-def _hooks(analysis: Analysis, *, built: bool) -> Iterator[Hazard]:
-    """Hooks of layers: those that a model is built with, which the compiler goes through, or the others."""
-    for frame in {frame.scope: frame for frame in analysis.facts.opened()}.values():
-        if "register_" in frame.module.text and (getattr(frame.scope, "name", "") == "__init__") == built:
-            for node in _hooking_in(frame.scope):
-                yield Hazard("forward passes have hooks", analysis.facts.places.site(node, frame.module))
-
-
-@once_per_node
-def _hooking_in(scope: ast.AST) -> list[ast.Call]:
-    """The calls in the body of a function, class or file itself that register a hook."""
-    calls = (node for statement in body_of(scope) for node in walk_here(statement) if isinstance(node, ast.Call))
-    return [node for node in calls if registers_hook(node)]
-
-
-def registers_hook(call: ast.Call) -> bool:
-    """Whether a call has something called whenever a layer is, or a gradient is there: not where a state is saved."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    return name.startswith("register_") and name.endswith("_hook") and "_state_" not in name
-
-
-def _compiling(
-    analysis: Analysis, set_up: SetUp, model: Model, forwards: list[Event], inside: list[Event]
-) -> Compiling:
-    values: list[Value] = [
-        each
-        for event in forwards
-        for each in models_in(event.receiver)
-        if analysis.facts.origin_site(each.origin) == model.site
-    ]
-    hazard = next(_hazards(analysis, forwards, inside), None)
+    called = [each for event in forwards for each in models_in(event.receiver)]
+    values = {id(each): each for each in called if facts.origin_site(each.origin) == model.site}
     barred = None
-    if not all(_has_own_forward(each) for each in values):
-        barred = Hazard(
-            "`model.compile()` compiles nothing where the model is one of torch.nn's own classes", model.site
-        )
+    if not all(map(_has_own_forward, values.values())):
+        why = "`model.compile()` compiles nothing where the model is one of torch.nn's own classes"
+        barred = Hazard(why, model.site)
     elif all(_calls_method(event) or called_through(analysis, event, None) is not None for event in forwards):
-        barred = Hazard(_OTHERWISE, analysis.facts.site(forwards[0]) if forwards else model.site)
-    last = _last_of_set_up(analysis, set_up.all_of(values))
+        barred = Hazard(_OTHERWISE, facts.site(forwards[0]) if forwards else model.site)
+    moves = [each for each in facts.of("transfer") if each.name in ("to", "cuda") and _holds(each.receiver, values)]
+    wraps = [each for each in facts.of("wrap") if _holds(each.result or each.receiver, values)]
+    last = _last_of_set_up(analysis, sorted((*moves, *wraps), key=lambda event: event.order))
     if last is None:
-        return _before_training(analysis, Compiling(hazard=hazard, barred=barred), model, forwards)
-    statement = analysis.facts.places.statement(last.node, last.module)
+        return _before_training(analysis, Compiling(barred=barred), model, forwards)
+    statement = facts.places.statement(last.node, last.module)
     text = _name(statement, last.node)
-    placed = [each for each in (last,) if each.kind == "transfer"] or set_up.moves_of(values)
-    place = analysis.devices.of_transfer(placed[-1]) if placed else model.device
+    placed = last if last.kind == "transfer" else moves[-1] if moves else None
+    place = analysis.devices.of_transfer(placed) if placed is not None else model.device
     under = _tests_above(analysis, statement, last)
-    wrapped = under and any(id(each) in set_up.wraps for each in values)  # perhaps only where there are several GPUs
+    wrapped = under and wraps  # perhaps only where there are several GPUs
     if statement is None or text is None or len(under) > 1 or wrapped or (under and under[0] not in place.tests):
-        return _before_training(analysis, Compiling(hazard=hazard, barred=barred), model, forwards)
-    after = analysis.facts.places.site(statement, last.module)
-    moved = analysis.facts.site(placed[-1]) if placed else None
-    method = placed[-1].name if placed else ""
-    return Compiling(after, text, place, hazard, tested=bool(under), moved=moved, method=method, barred=barred)
+        return _before_training(analysis, Compiling(barred=barred), model, forwards)
+    after = facts.places.site(statement, last.module)
+    moved, method = (facts.site(placed), placed.name) if placed is not None else (None, "")
+    return Compiling(after, text, place, tested=bool(under), moved=moved, method=method, barred=barred)
+
+
+def _holds(value: Value | None, models: Container[int]) -> bool:
+    return any(id(each) in models for each in models_in(value))
 
 
 def _before_training(analysis: Analysis, compiling: Compiling, model: Model, forwards: list[Event]) -> Compiling:
@@ -283,40 +215,6 @@ def _has_own_forward(value: Value) -> bool:
     return not isinstance(value, Made) or not value.qualname.startswith("torch.nn.")
 
 
-@dataclass(eq=False)
-class SetUp:
-    """The calls that move models, and those that wrap them, by the identity of the model."""
-
-    moves: dict[int, list[Event]]
-    wraps: dict[int, list[Event]]
-
-    def moves_of(self, values: list[Value]) -> list[Event]:
-        """The calls that move one of some models, in program order."""
-        return _of(self.moves, values)
-
-    def all_of(self, values: list[Value]) -> list[Event]:
-        """The same, with those that wrap it."""
-        found = {id(event): event for event in (*_of(self.moves, values), *_of(self.wraps, values))}
-        return sorted(found.values(), key=lambda event: event.order)
-
-
-def _of(known: dict[int, list[Event]], values: list[Value]) -> list[Event]:
-    found = {id(event): event for value in values for event in known.get(id(value), ())}
-    return sorted(found.values(), key=lambda event: event.order)
-
-
-def _set_up(analysis: Analysis) -> SetUp:
-    found = SetUp({}, {})
-    for event in analysis.facts.of("transfer"):
-        if event.name in ("to", "cuda"):
-            for value in models_in(event.receiver):
-                found.moves.setdefault(id(value), []).append(event)
-    for event in analysis.facts.of("wrap"):
-        for value in models_in(event.result or event.receiver):
-            found.wraps.setdefault(id(value), []).append(event)
-    return found
-
-
 def _last_of_set_up(analysis: Analysis, found: list[Event]) -> Event | None:
     """What moves or wraps a model last, where that is in one function, once, and in no loop."""
     facts = analysis.facts
@@ -340,69 +238,3 @@ def _name(statement: ast.stmt | None, node: ast.AST) -> str | None:
     if isinstance(statement, ast.Expr) and statement.value is node and isinstance(node, ast.Call):
         return dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
     return None
-
-
-# --- what stands in the way ----------------------------------------------------------------------------------------
-
-
-def _hazards(analysis: Analysis, forwards: list[Event], inside: list[Event]) -> Iterator[Hazard]:
-    """What breaks the graph of a model's forward pass, or has it compiled again and again."""
-    facts = analysis.facts
-    nodes = {id(event.node) for event in forwards}
-    scopes: dict[int, Frame] = {}
-    for event in sorted(inside, key=lambda each: each.order):
-        frames = facts.frames(event)
-        start = next((i for i, frame in enumerate(frames) if frame.call is not None and id(frame.call) in nodes), None)
-        if start is None:
-            continue
-        for frame in frames[start:]:
-            scopes.setdefault(id(frame.scope), frame)
-        why = _why(event)
-        if why is not None:
-            yield Hazard(why, facts.site(event))
-    for frame in scopes.values():
-        for node, why in (*hazards_in(frame.scope), *_breaks_in(frame.scope)):
-            yield Hazard(why, facts.places.site(node, frame.module))
-
-
-def _why(event: Event) -> str | None:
-    """What an event in a forward pass breaks."""
-    if event.kind in _READING:
-        return "the forward pass reads or shows a value on the host"
-    if event.kind == "test" and any(isinstance(each, Tensor) for each in members(event.receiver)):
-        # (a number that was read from a tensor in the forward pass is told where it is read)
-        return "the forward pass goes on as the data say"
-    if event.kind in _BUILDING:
-        return "the forward pass builds or calls what is not known"
-    if event.kind == "call" and (not event.name.startswith(_TRACED) or event.name.startswith(_UNTRACED)):
-        return f"the forward pass calls {event.name}"
-    return None
-
-
-@once_per_node
-def _breaks_in(scope: ast.AST) -> tuple[tuple[ast.AST, str], ...]:
-    """The statements of a forward pass that break its graph, or are compiled again for each number."""
-    return tuple(_breaks(scope))
-
-
-def _breaks(scope: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    for node in walk(scope):
-        if isinstance(node, (ast.Try, ast.While, ast.Global, ast.Nonlocal, ast.Yield, ast.Await, ast.Raise)):
-            yield node, f"the forward pass has a `{type(node).__name__.lower()}`"
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node, "the forward pass keeps something in the model"
-        elif isinstance(node, ast.For) and not _is_over_layers(node.iter):
-            yield node, "a loop of the forward pass is unrolled, as often as the data say"
-        elif isinstance(node, ast.withitem) and not _KNOWN_CONTEXT.search(ast.unparse(node.context_expr)):
-            yield node.context_expr, "the forward pass enters a context that is not known"
-        elif isinstance(node, ast.Call) and (dotted(node.func) or "").partition(".")[0] in ("random", "np", "numpy"):
-            yield node, f"the forward pass calls {dotted(node.func)}"
-
-
-def _is_over_layers(iterated: ast.expr) -> bool:
-    """``self.layers``, ``range(self.depth)``, ``zip(self.convs, self.norms)``: as often each time."""
-    if isinstance(iterated, ast.Call) and dotted(iterated.func) in ("range", "enumerate", "zip", "reversed", "len"):
-        return all(_is_over_layers(each) for each in iterated.args)
-    if isinstance(iterated, ast.Constant):
-        return True
-    return (dotted(iterated) or "").startswith("self.")

@@ -13,19 +13,11 @@ from turbofix.source.names import body_of, dotted, walk_here
 from turbofix.source.site import Site
 from turbofix.training.model import Layouts, Model
 
-_LYING = frozenset(
-    ("view", "view_as", "as_strided", "stride", "is_contiguous", "data_ptr", "untyped_storage", "storage")
-)
-"""Methods that take for granted, or ask, how the elements of a tensor follow on one another."""
-
 _FLATTENING = frozenset(
     ("torch.nn.utils.parameters_to_vector", "torch.nn.utils.convert_parameters.parameters_to_vector")
 )
 _LBFGS = "torch.optim.LBFGS"
 """What views the weights, or their gradients, as rows of numbers, which raises in another order."""
-
-_WEIGHTS = frozenset(("Parameter", "ParameterList", "ParameterDict", "register_buffer", "register_parameter"))
-"""What makes weights and buffers of a shape that no layer tells."""
 
 
 def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
@@ -46,35 +38,15 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
     for event in facts.of("call"):
         if event.name == "Tensor.view":
             receivers.setdefault(id(event.node), []).extend(members(event.receiver))
-    scopes = {frame.scope: frame for frame in facts.opened()}
-    lying: list[Site] = []
     views: set[tuple[Site, Site]] = set()
-    for scope, frame in scopes.items():
-        module = frame.module
-        if scope is not module.tree and not _says_how_it_lies(places.text(scope, module)):
-            continue
-        for node in _lying_in(scope):
+    for scope, frame in {frame.scope: frame for frame in facts.opened()}.items():
+        for node in _views_in(scope) if ".view(" in frame.module.text else ():
             assert isinstance(node.func, ast.Attribute)
             seen = receivers.get(id(node))
-            if node.func.attr != "view" or _is_dtype(node):
-                lying.append(places.site(node, module))
-            elif any(map(_is_computed, seen)) if seen is not None else is_of_layer(frame):
-                views.add((places.site(node.func, module), places.site(node.func.value, module)))
+            if any(map(_is_computed, seen)) if seen is not None else is_of_layer(frame):
+                views.add((places.site(node.func, frame.module), places.site(node.func.value, frame.module)))
     flattened = [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
-    weights = [
-        places.site(node, module)
-        for module in modules
-        if any(name in module.text for name in _WEIGHTS)
-        for node in every(ast.Call, module.tree)
-        if _called(node) in _WEIGHTS
-    ]
-    return Layouts(
-        tuple(sorted(chosen)),
-        tuple(sorted(set(lying))),
-        tuple(sorted(weights)),
-        tuple(sorted(views)),
-        tuple(sorted(flattened)),
-    )
+    return Layouts(tuple(sorted(chosen)), tuple(sorted(views)), tuple(sorted(flattened)))
 
 
 def _is_computed(value: Value) -> bool:
@@ -94,10 +66,6 @@ def is_of_layer(frame: Frame) -> bool:
     return cls is not None and any(name.startswith("torch.nn.") for name in cls.externals())
 
 
-def _says_how_it_lies(text: str) -> bool:
-    return any(name in text for name in _LYING)
-
-
 def _flattens(event: Event) -> bool:
     """Whether torch's own code behind a call takes the order of weights for granted."""
     made = [each.qualname for each in members(event.result) if isinstance(each, Made)] if event.kind == "make" else []
@@ -105,15 +73,7 @@ def _flattens(event: Event) -> bool:
 
 
 @once_per_node
-def _lying_in(scope: ast.AST) -> list[ast.Call]:
-    """The calls of such methods in the body of a function, class or file itself."""
-    return [
-        node
-        for statement in body_of(scope)
-        for node in walk_here(statement)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LYING
-    ]
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+def _views_in(scope: ast.AST) -> list[ast.Call]:
+    """The views in the body of a function, class or file itself, but of the bytes as other numbers."""
+    calls = (node for statement in body_of(scope) for node in walk_here(statement) if isinstance(node, ast.Call))
+    return [each for each in calls if getattr(each.func, "attr", "") == "view" and not _is_dtype(each)]

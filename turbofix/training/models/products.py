@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 from turbofix.dataflow.facts import constants
 from turbofix.domain.trace import Arguments, Passed
-from turbofix.domain.values import UNKNOWN, Const, External, Instance, Made, Opaque, Option, Value, join_all, members
+from turbofix.domain.values import Const, Made, Option, members
 from turbofix.regex import regex
 from turbofix.training.model import Product, Products
 
@@ -30,8 +30,11 @@ _LAYERS: dict[str, tuple[str, str]] = {
 }
 """Layers with products for each row of their input: the parameters, the first two, that tell how wide they are."""
 
-_STACKS = {"torch.nn.TransformerEncoder": "encoder_layer", "torch.nn.TransformerDecoder": "decoder_layer"}
-"""What repeats a layer that it is given: the parameter, the first one."""
+_STACKS = ("torch.nn.TransformerEncoder", "torch.nn.TransformerDecoder")
+"""What repeats a layer that it is given, which is looked at by itself."""
+
+_MODULE = regex(r"^torch_geometric\.nn\.(models|conv|dense)\.(?=\w+$)")
+"""What PyTorch Geometric has in the module that defines it, beside its public name."""
 
 _ATTENTION: dict[str, tuple[str, int | None]] = {
     "torch.nn.MultiheadAttention": ("embed_dim", None),
@@ -46,7 +49,7 @@ _WIDTH, _BEHIND = 512, 2048  # the defaults of torch.nn.Transformer and, the sec
 _OTHERS = frozenset(
     (
         *("torch.nn.LazyLinear", "torch.nn.Bilinear", "torch.nn.AdaptiveLogSoftmaxWithLoss"),
-        *(*_ATTENTION, *_STACKS),
+        *_ATTENTION,
         *(f"torch_geometric.nn.{name}" for name in ("GAT", "GCN", "GraphSAGE", "GIN", "MLP")),
     )
 )
@@ -69,22 +72,11 @@ FAMILIES = (
 )
 """Names of convolutional networks that end in one thin linear layer, as torchvision and timm have them."""
 
-_SEGMENTING, _ATTENDING = "segmentation_models_pytorch.", "DPT|MAnet|PAN|Segformer|UPerNet"
-"""Networks whose products are their encoder's, and those of them that have products of their own."""
-
-_WITH_CLASSIFIER = ("densenet", "efficientnet", "mnasnet", "mobilenet", "segmentation.", "squeezenet")
-"""Those of them whose last layers torchvision calls ``classifier``; those of the others are its ``fc``."""
-
-_CLASSIFIERS = {"vgg": 25088, "alexnet": 9216}
-"""Networks of torchvision with a classifier of two wide layers: the numbers that it takes."""
-
-_HIDDEN = 4096
-
 _LARGE = ("beit", "cait", "convnext", "deit", "eva", "mixer_", "swin", "vit_")
 """Names of torchvision's and timm's networks with linear layers over all positions."""
 
-_DETECTORS = tuple(f"detection.{name}_" for name in ("fasterrcnn", "keypointrcnn", "maskrcnn"))
-"""Networks of torchvision with two wide layers over 512 proposals of each picture."""
+_WIDE_ENDS = ("vgg", "alexnet", *(f"detection.{name}_" for name in ("fasterrcnn", "keypointrcnn", "maskrcnn")))
+"""Networks of torchvision that end in wide layers, unless these were replaced."""
 
 _SMALLEST = (192, 768)
 """The largest matrix that the narrowest of the transformers has which are counted by their kind (ViT-Tiny)."""
@@ -104,8 +96,6 @@ _SMALL = regex(
 
 QUANTIZED = ("load_in_4bit", "load_in_8bit", "quantization_config")
 
-_FULL = ("torch.float32", "torch.float")
-
 _CONVOLUTIONS = tuple(f"torch.nn.{lazy}Conv" for lazy in ("", "Lazy"))
 
 _LABELS = 64
@@ -122,19 +112,15 @@ _SEQUENCES = frozenset(
 """They tell of inputs with a position: layers beside them work on every token."""
 
 
-def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[object], unseen: bool) -> Products:
-    """What the layers of a model say: ``bases`` are the external classes that the program's own layers derive from.
-
-    ``whole`` is what the model can be itself: a part of it may be there for some of its layers.
-    """
+def products_of(parts: Sequence[Made], bases: Iterable[str], *, unseen: bool) -> Products:
+    """What the layers of a model say: ``bases`` are the external classes that the program's own layers derive from."""
     found: dict[Product, None] = {}
     channels: list[int | None] = [0]
     names = set(bases)
     beside_network = False
-    idle = {id(each) for part in parts for each in _never_called(part)}
     for part in parts:
-        qualname = _short(part.qualname)
-        if qualname == "torch.nn.Module" or id(part) in idle:
+        qualname = _MODULE.sub("torch_geometric.nn.", part.qualname)
+        if qualname == "torch.nn.Module":
             continue
         if is_convolutional(part):
             names.add("torch.nn.Conv2d")
@@ -148,13 +134,12 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[
             found[_product(qualname, part.arguments)] = None
         elif qualname in _ATTENTION:
             found.update(dict.fromkeys(_attention(qualname, part.arguments)))
-        elif qualname in _STACKS:
-            if not _holds_a_layer(part):
-                found[Product(qualname)] = None
         elif qualname in _OTHERS:
             found[Product(qualname)] = None
-        else:
-            found.update(dict.fromkeys(_of_a_kind(part, any(part is each for each in whole))))
+        elif _is_wide(part) or _is_named(part, _LARGE):
+            found[Product(part.qualname, *_SMALLEST, by_position=True)] = None
+        elif _is_named(part, _WIDE_ENDS):
+            found[Product(part.qualname)] = None
     for base in bases:
         if base in _LAYERS or base in _OTHERS:
             found[Product(base)] = None
@@ -173,15 +158,6 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[
         or any(part.qualname == "torch.nn.Embedding" and not _is_of_labels(part) for part in parts),
         channels=_most(None if any(name.startswith(_CONVOLUTIONS) for name in bases) else 0, *channels),
     )
-
-
-def _short(qualname: str) -> str:
-    """The public name of what PyTorch Geometric also has in the module that defines it."""
-    for package in ("models", "conv", "dense"):
-        prefix = f"torch_geometric.nn.{package}."
-        if qualname.startswith(prefix) and "." not in qualname[len(prefix) :]:
-            return f"torch_geometric.nn.{qualname[len(prefix) :]}"
-    return qualname
 
 
 def _is_of_labels(part: Made) -> bool:
@@ -211,37 +187,11 @@ def _product(layer: str, arguments: Arguments) -> Product:
     if heads is not None and outputs is not None:
         several = _range(heads)
         outputs = (outputs[0] * several[0], outputs[1] * several[1]) if several is not None else None
-    found = _between(layer, inputs, outputs)
-    if found.elements is None and heads is None:
-        by_default = _between(layer, _range(_left_out(taken)), _range(_left_out(given)))
-        return replace(found, narrow=by_default.sure)
-    return found
-
-
-def _left_out(passed: Passed | None) -> Passed | None:
-    """What is passed where a parameter that a ``**mapping`` may fill, and whose default is None, is left out.
-
-    None itself is no width: ``default(width, 512)`` is 512 then.
-    """
-    found = list(members(passed.value)) if passed is not None else []
-    if not any(isinstance(each, Const) and each.value is None for each in found):
-        return passed
-    rest = [
-        each
-        for each in found
-        if not (isinstance(each, Const) and each.value is None)
-        and not (isinstance(each, Opaque) and each.how == "parameter")
-    ]
-    return Passed(join_all(rest) or UNKNOWN)
-
-
-def _between(layer: str, inputs: tuple[int, int] | None, outputs: tuple[int, int] | None) -> Product:
-    """A layer whose sides lie in these ranges, of which both ends occur."""
     if inputs is None or outputs is None:
         return Product(layer, inputs[1] if inputs is not None else None, outputs[1] if outputs is not None else None)
-    narrow = max((inputs[1], outputs[0]), (inputs[0], outputs[1]), key=lambda sides: sides[0] * sides[1])
-    several = inputs[0] != inputs[1] and outputs[0] != outputs[1]
-    return Product(layer, inputs[1], outputs[1], narrow if several else None)
+    pairs = (inputs[1], outputs[0]), (inputs[0], outputs[1])
+    both = inputs[0] != inputs[1] and outputs[0] != outputs[1]
+    return Product(layer, inputs[1], outputs[1], max(pairs, key=math.prod) if both else None)
 
 
 def _attention(layer: str, arguments: Arguments) -> list[Product]:
@@ -256,13 +206,6 @@ def _attention(layer: str, arguments: Arguments) -> list[Product]:
         passed = arguments.get("dim_feedforward", behind)
         found.append(Product(layer, width, _width(passed) if passed is not None else _BEHIND))
     return found
-
-
-def _holds_a_layer(part: Made) -> bool:
-    """Whether what repeats a layer is given one that is known, which is looked at by itself."""
-    passed = part.arguments.get(_STACKS[part.qualname], 0)
-    given = list(members(passed.value)) if passed is not None else []
-    return bool(given) and all(isinstance(each, (Made, Instance)) for each in given)
 
 
 def _width(passed: Passed | None) -> int | None:
@@ -283,31 +226,8 @@ def _range(passed: Passed | None) -> tuple[int, int] | None:
 # --- what other libraries are known for ---------------------------------------------------------------------------
 
 
-def _of_a_kind(part: Made, whole: bool) -> list[Product]:
-    """The largest products of a library's ready-made network, as far as its kind tells."""
-    library = part.qualname.partition(".")[0]
-    if library in ("transformers", "diffusers"):
-        return [Product(part.qualname, *_SMALLEST, by_position=True)] if _is_wide(part, library) else []
-    names = names_of(part)
-    if not names:
-        return []
-    if all(name.startswith(_LARGE) for name in names):
-        return [Product(part.qualname, *_SMALLEST, by_position=True)]
-    if library != "torchvision":  # timm writes the same classifiers as convolutions
-        return []
-    if all(name.startswith(_DETECTORS) for name in names) and "roi_heads" not in part.attributes:
-        return [Product(part.qualname, 12544, 1024, by_position=True)]
-    if whole and "classifier" not in part.attributes:
-        taken = [each for name in names for kind, each in _CLASSIFIERS.items() if name.startswith(kind)]
-        if len(taken) == len(names):
-            return [Product(part.qualname, min(taken), _HIDDEN), Product(part.qualname, _HIDDEN, _HIDDEN)]
-    return []
-
-
 def names_of(part: Made) -> list[str]:
     """The names of a ready-made network of timm or torchvision that a call can make; none where they are not known."""
-    if part.qualname.startswith(_SEGMENTING) and not re.search(_ATTENDING, part.qualname):
-        return _encoders(part)
     package, _, name = part.qualname.partition("torchvision.models.")
     if part.qualname not in ("timm.create_model", "torchvision.models.get_model"):
         return [] if package or not name else [name.lower()]
@@ -317,71 +237,37 @@ def names_of(part: Made) -> list[str]:
     return [re.sub("^(hf[-_]hub:)?(timm/)?(tf_|gluon_)?", "", str(each).lower()) for each in named] if known else []
 
 
-def _encoders(part: Made) -> list[str]:
-    """The convolutional networks with which one of segmentation_models_pytorch may begin."""
-    by_name = part.qualname.endswith(".create_model")
-    kind, encoder = part.arguments.get("arch", 0), part.arguments.get("encoder_name", 1 if by_name else 0)
-    kinds = " ".join(map(str, constants(kind.value))) if kind is not None else ""
-    if by_name and (not kinds or re.search(_ATTENDING, kinds, re.IGNORECASE)):
-        return []
-    named = list(constants(encoder.value)) if encoder is not None else ["resnet34"]
-    return [re.sub("^(timm-|tu-|se_)", "", str(each).lower()) for each in named]
-
-
-def _is_wide(part: Made, library: str) -> bool:
+def _is_wide(part: Made) -> bool:
     """Whether a network of transformers or diffusers is known to be wide, and made in float32."""
+    library = part.qualname.partition(".")[0]
     package, _, call = part.qualname.rpartition(".")
     cls = package.rpartition(".")[2]
-    if call != "from_pretrained" or (library == "transformers" and cls.startswith(_SMALL_CLASSES)):
+    if library not in ("transformers", "diffusers") or call != "from_pretrained":
+        return False
+    if library == "transformers" and cls.startswith(_SMALL_CLASSES):
         return False  # (a configuration may make it narrow)
     if library == "diffusers" and "Transformer" not in cls and not cls.startswith(("UNet2DCondition", "ControlNet")):
         return False
     if any(name in part.arguments.keywords for name in QUANTIZED) or not _is_in_float32(part.arguments):
         return False
-    return _is_of_usual_size(part.arguments)
+    passed = part.arguments.get("pretrained_model_name_or_path", 0)
+    names = constants(passed.value) if passed is not None else ()
+    return not any(isinstance(name, str) and _SMALL.search(name) for name in names)
 
 
 def _is_in_float32(arguments: Arguments) -> bool:
     """Whether nothing asks for another precision, nor for that of the checkpoint (``"auto"``)."""
     passed = arguments.keywords.get("torch_dtype") or arguments.keywords.get("dtype")
-    return passed is None or all(
-        (isinstance(each, External) and each.qualname in _FULL)
-        or (isinstance(each, Const) and each.value in (None, "float32"))
-        for each in members(passed.value)
-    )
-
-
-def _is_of_usual_size(arguments: Arguments) -> bool:
-    """Whether nothing says that a checkpoint is one of the narrow ones."""
-    passed = arguments.get("pretrained_model_name_or_path", 0)
-    return not any(
-        isinstance(name, str) and _SMALL.search(name)
-        for name in (constants(passed.value) if passed is not None else ())
-    )
+    found = [getattr(each, "qualname", getattr(each, "value", "")) for each in members(passed.value)] if passed else []
+    return all(each in (None, "float32", "torch.float32", "torch.float") for each in found)
 
 
 def is_convolutional(part: Made) -> bool:
     """Whether a library's ready-made model is a convolutional network with one thin linear layer at its end."""
+    return _is_named(part, FAMILIES)
+
+
+def _is_named(part: Made, kinds: tuple[str, ...]) -> bool:
+    """Whether all networks of timm or torchvision that a call can make have names that begin so."""
     names = names_of(part)
-    return bool(names) and all(name.startswith(FAMILIES) for name in names)
-
-
-def _never_called(part: Made) -> list[Made]:
-    """What a program sets as the last layers of torchvision's convolutional networks, under a name that they lack.
-
-    ``model.classifier = ...`` is for the DenseNets among the networks of a choice, and not for the ResNets.
-    """
-    if not part.qualname.startswith("torchvision.models.") or not is_convolutional(part):
-        return []
-    kinds = {"classifier" if name.startswith(_WITH_CLASSIFIER) else "fc" for name in names_of(part)}
-    lacking = {"classifier", "fc"} - kinds
-    return [each for name in sorted(lacking) for each in _with_its_layers(part.attributes.get(name))]
-
-
-def _with_its_layers(value: Value | None) -> Iterator[Made]:
-    """Layers, and those that they are given."""
-    for each in members(value):
-        if isinstance(each, Made) and each.qualname.startswith("torch.nn."):
-            yield each
-            for given in each.arguments.values():
-                yield from _with_its_layers(given)
+    return bool(names) and all(name.startswith(kinds) for name in names)

@@ -4,62 +4,34 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import FROM_HOST, words
-from turbofix.source.answers import every, once_per_node, parents_in
-from turbofix.source.names import walk_here
+from turbofix.source.answers import once_per_node, parents_in
 from turbofix.source.nodes import walk
-from turbofix.training.told.written import Found, Written, calls_by_name, last, meaning
+from turbofix.training.told.written import Found, Written, calls_by_name, function_of, last, meaning
 
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")
 _DEFAULTS = words("set_default_device set_default_tensor_type")
 _ASKING = words("None hasattr shape size len cache")
-_COMMON = words("forward __init__ __call__ get step run update sum mean sample call to train eval main plot")
 
 
-def _computing(written: Written) -> tuple[tuple[ast.FunctionDef, ModuleFile], ...]:
-    if written.computing is None:
-        written.computing = tuple(_find_computing(written))
-    return written.computing
-
-
-def _find_computing(written: Written) -> Iterator[tuple[ast.FunctionDef, ModuleFile]]:
-    """The functions that a forward pass runs, or that a training step calls: by their names, where only one has it."""
-    waiting = list(_methods(written, "forward"))
-    for name, functions in written.functions.items():
-        only = functions[0] if name not in _COMMON and len(functions) == 1 else None
-        if isinstance(only, ast.FunctionDef) and any(
-            written.where(each, module) == "step" for each, module in written.callers(name)
-        ):
-            waiting.append(only)
-    return _with_called(written, waiting)
-
-
-def _methods(written: Written, name: str) -> Iterator[ast.FunctionDef]:
-    """The methods of that name."""
+def _calls_in(written: Written, names: Iterable[str], *methods: str) -> Iterator[tuple[ast.Call, ModuleFile]]:
+    """The calls by some names in methods so called, and in what a training step runs."""
     for module in written.modules:
-        for cls in every(ast.ClassDef, module.tree):
-            yield from (each for each in cls.body if isinstance(each, ast.FunctionDef) and each.name == name)
+        calls = calls_by_name(module.tree)
+        for call in (each for name in names for each in calls.get(name, ())):
+            if _is_of(written, call, module, methods) or written.where(call, module) == "step":
+                yield call, module
 
 
-def _with_called(written: Written, waiting: list[ast.FunctionDef]) -> Iterator[tuple[ast.FunctionDef, ModuleFile]]:
-    """Functions, and those that they call by a name that only one has."""
-    where = {id(each): module for module in written.modules for each in every(ast.FunctionDef, module.tree)}
-    seen: set[int] = set()
-    while waiting:
-        function = waiting.pop()
-        if id(function) in seen:
-            continue
-        seen.add(id(function))
-        module = where[id(function)]
-        yield function, module
-        for call in _said(function):
-            once = not isinstance(call, ast.Call) or _is_kept(call, module)
-            named = [] if once else written.functions.get(last(call), [])
-            if len(named) == 1 and last(call) not in _COMMON and isinstance(named[0], ast.FunctionDef):
-                waiting.append(named[0])
+def _is_of(written: Written, node: ast.AST, module: ModuleFile, methods: tuple[str, ...], depth: int = 2) -> bool:
+    """Whether a place is in a method of these, or in a function of a name of its own that one calls."""
+    name = getattr(function_of(node, module), "name", "")
+    if name in methods or not depth or len(written.functions.get(name, ())) != 1:
+        return name in methods
+    return any(_is_of(written, each, where, methods, depth - 1) for each, where in written.callers(name))
 
 
 def _is_kept(node: ast.AST, module: ModuleFile) -> bool:
@@ -81,26 +53,17 @@ def _asks_for_it(test: ast.AST) -> bool:
     return any(word in said for word in _ASKING)
 
 
-@once_per_node
-def _said(function: ast.AST) -> list[ast.AST]:
-    """What a function says outside of those in it."""
-    return [each for statement in getattr(function, "body", []) for each in walk_here(statement)]
-
-
 # --- transforms -----------------------------------------------------------------------------------------------------
 
-_FILTERS = frozenset(
-    f"torchaudio.transforms.{name}" for name in words("Resample MelSpectrogram MelScale MFCC LFCC Spectrogram")
-)
-"""What computes filters or a window when it is built."""
+_FILTERS = words("Resample MelSpectrogram MelScale MFCC LFCC Spectrogram")
+"""What of torchaudio's transforms computes filters or a window when it is built."""
 
 
 def filters_anew(written: Written) -> Found:
     """``torchaudio.transforms.Resample(rate, 16000)(sound)`` for each item, or in a forward pass."""
-    for function, module in _with_called(written, [*_methods(written, "forward"), *_methods(written, "__getitem__")]):
-        for made in _said(function):
-            if isinstance(made, ast.Call) and meaning(made.func, module.tree) in _FILTERS:
-                yield made, module
+    for made, module in _calls_in(written, _FILTERS, "forward", "__getitem__"):
+        if meaning(made.func, module.tree).startswith("torchaudio.transforms."):
+            yield made, module
 
 
 # --- tensors --------------------------------------------------------------------------------------------------------
@@ -110,15 +73,12 @@ def made_on_host(written: Written) -> Found:
     """``torch.exp(torch.arange(n) * -c).to(device)`` in a forward pass or a training step."""
     if any(name in module.text for module in written.modules for name in _DEFAULTS):
         return
-    for function, module in _computing(written):
-        for call in _said(function):
-            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and _is_to_device(call)):
-                continue
+    for call, module in _calls_in(written, ("to", "cuda"), "forward"):
+        if isinstance(call.func, ast.Attribute) and _is_to_device(call) and not _is_kept(call, module):
             made = [each for each in walk(call.func.value) if isinstance(each, ast.Call)]
-            makers = [each for each in made if _makes(each, module)]
-            known = makers and not any(last(each) in ("to", "cuda", "from_numpy") for each in made)
-            known = known and not _is_kept(call, module)
-            if known and not any(word.arg == "device" for each in made for word in each.keywords):
+            told = any(word.arg == "device" for each in made for word in each.keywords)
+            told = told or any(last(each) in ("to", "cuda", "from_numpy") for each in made)
+            if not told and any(_makes(each, module) for each in made):
                 yield call, module
 
 
@@ -127,14 +87,12 @@ _COPYING = ("torch.tensor", "torch.as_tensor")
 
 def copied_from_host(written: Written) -> Found:
     """``torch.FloatTensor(states).to(device)`` and ``torch.tensor(states, device=device)`` in a training step."""
-    for module in written.modules:
-        calls = calls_by_name(module.tree)
-        for call in (each for name in ("to", "cuda", "tensor", "as_tensor") for each in calls.get(name, ())):
-            inner = call if meaning(call.func, module.tree) in _COPYING else call.func
-            made = [each for each in walk(inner) if isinstance(each, ast.Call) and last(each) in FROM_HOST]
-            named = any(isinstance(each, ast.Name) for one in made for given in one.args for each in walk(given))
-            if named and _is_to_device(call) and written.where(call, module) == "step":
-                yield call, module
+    for call, module in _calls_in(written, ("to", "cuda", "tensor", "as_tensor")):
+        inner = call if meaning(call.func, module.tree) in _COPYING else call.func
+        made = [each for each in walk(inner) if isinstance(each, ast.Call) and last(each) in FROM_HOST]
+        named = any(isinstance(each, ast.Name) for one in made for given in one.args for each in walk(given))
+        if named and _is_to_device(call):
+            yield call, module
 
 
 def _makes(call: ast.Call, module: ModuleFile) -> bool:
@@ -148,11 +106,6 @@ def _is_to_device(call: ast.Call) -> bool:
 
 
 SHAPES: dict[str, Callable[[Written], Found]] = {
-    each.__name__: each
-    for each in (
-        filters_anew,
-        made_on_host,
-        copied_from_host,
-    )
+    each.__name__: each for each in (filters_anew, made_on_host, copied_from_host)
 }
 """The shapes that the table may name."""

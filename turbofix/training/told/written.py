@@ -151,7 +151,6 @@ class Written:
         self.analysis = analysis
         self.followed: set[tuple[Path, int]] = set()
         self._places: dict[tuple[ast.AST, int], str] = {}
-        self.computing: tuple[tuple[ast.FunctionDef, ModuleFile], ...] | None = None  # asked for by ``repeated``
         self.functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
         for module in modules:
             for function in every(ast.FunctionDef, module.tree):
