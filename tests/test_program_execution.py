@@ -1475,7 +1475,7 @@ def test_a_worker_process_is_executed() -> None:
 
 
 def test_an_execution_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turbofix.interpreter.walk.STATEMENTS", 10)
+    monkeypatch.setattr("turbofix.interpreter.state.STATEMENTS", 10)
     execution = execute(ROOT / "train.py", ROOT, {ROOT / "train.py": "x = 1\n" * 11}.get)
     assert execution is not None
     assert execution.complete is False

@@ -232,49 +232,10 @@ _VIEWS = libraries.words(
 """Functions and methods whose result shares the memory of what they are given, nearly always."""
 
 
-def moved(tensor: Tensor, device: Device, origin: Origin) -> Tensor:
-    """The tensor after it was sent somewhere."""
-    return Tensor(
+def changed(tensor: Tensor, origin: Origin | None = None, **fields: Any) -> Tensor:
+    """The tensor with other fields."""
+    made = Tensor(
         tensor.roles,
-        device,
-        origin,
-        tensor.source,
-        tensor.detached,
-        False,
-        tensor.scaled_from,
-        tensor.half,
-        tensor.scalar,
-        tensor.foreign,
-    )
-
-
-def part_of(tensor: Tensor, roles: frozenset[str], origin: Origin) -> Tensor:
-    """An attribute or item of what a model returned: a tensor, where the whole may be an object that holds some."""
-    found = with_roles(tensor, roles, origin)
-    found.scalar = False
-    if "object" in found.roles:
-        found.roles -= {"object"}
-    return with_half(found, False) if "loss" in roles else found  # such a model computes its own loss in float32
-
-
-def cast(tensor: Tensor, origin: Origin) -> Tensor:
-    """The tensor with another dtype: a new one, in memory that is not pinned."""
-    return Tensor(
-        tensor.roles,
-        tensor.device,
-        origin,
-        tensor.source,
-        tensor.detached,
-        True,
-        tensor.scaled_from,
-        scalar=tensor.scalar,
-    )
-
-
-def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = None) -> Tensor:
-    """The tensor with these roles added."""
-    return Tensor(
-        tensor.roles | roles,
         tensor.device,
         origin or tensor.origin,
         tensor.source,
@@ -283,8 +244,33 @@ def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = No
         tensor.scaled_from,
         tensor.half,
         tensor.scalar,
-        tensor.foreign and origin is None,  # an item or attribute of it has a place of its own
+        tensor.foreign,
     )
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def moved(tensor: Tensor, device: Device, origin: Origin) -> Tensor:
+    """The tensor after it was sent somewhere."""
+    return changed(tensor, origin, device=device, pageable=False)
+
+
+def part_of(tensor: Tensor, roles: frozenset[str], origin: Origin) -> Tensor:
+    """An attribute or item of what a model returned: a tensor, where the whole may be an object that holds some."""
+    half = tensor.half and "loss" not in roles  # such a model computes its own loss in float32
+    return changed(tensor, origin, roles=(tensor.roles | roles) - {"object"}, scalar=False, half=half, foreign=False)
+
+
+def cast(tensor: Tensor, origin: Origin) -> Tensor:
+    """The tensor with another dtype: a new one, in memory that is not pinned."""
+    return changed(tensor, origin, pageable=True, half=False, foreign=False)
+
+
+def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = None) -> Tensor:
+    """The tensor with these roles added."""
+    foreign = tensor.foreign and origin is None  # an item or attribute of it has a place of its own
+    return changed(tensor, origin, roles=tensor.roles | roles, foreign=foreign)
 
 
 def unknown_of(tensors: list[Tensor], origin: Origin) -> Tensor:
@@ -298,43 +284,26 @@ def in_precision(tensor: Tensor, name: str) -> Tensor:
     """What an operation of that name makes of its operands' precision under autocast, given what it made otherwise."""
     half, last = libraries.precision_of(name, half=tensor.half), name.rpartition(".")[2]
     if last in libraries.MAKES_COMPLEX:
-        tensor = with_roles(tensor, frozenset({"complex"}))
-    elif "complex" in tensor.roles and last in libraries.MAKES_REAL:
-        tensor = with_roles(tensor, NO_ROLES)
-        tensor.roles -= {"complex"}
-    if half == tensor.half:
-        return tensor
-    return with_half(tensor, half)
+        return changed(tensor, roles=tensor.roles | {"complex"}, half=half, foreign=False)
+    if last in libraries.MAKES_REAL and "complex" in tensor.roles:
+        return changed(tensor, roles=tensor.roles - {"complex"}, half=half, foreign=False)
+    return tensor if half == tensor.half else with_half(tensor, half)
 
 
 def with_half(tensor: Tensor, half: bool) -> Tensor:
     """The tensor, in 16 bits under autocast or in the 32 that it has otherwise."""
-    return Tensor(
-        tensor.roles,
-        tensor.device,
-        tensor.origin,
-        tensor.source,
-        tensor.detached,
-        tensor.pageable,
-        tensor.scaled_from,
-        half,
-        tensor.scalar,
-    )
+    return changed(tensor, half=half, foreign=False)
 
 
 def detached(tensor: Tensor, origin: Origin) -> Tensor:
     """The tensor cut from its graph."""
-    return Tensor(
-        tensor.roles,
-        tensor.device,
-        origin,
-        tensor.source,
-        True,
-        tensor.pageable,
-        tensor.scaled_from,
-        tensor.half,
-        tensor.scalar,
-    )
+    return changed(tensor, origin, detached=True, foreign=False)
+
+
+def scaled(loss: Value, origin: Origin) -> Tensor:
+    """A loss multiplied by a gradient scaler."""
+    found = [member for member in members(loss) if type(member) is Tensor]
+    return Tensor(roles_of(found) | {"loss"}, found[-1].device if found else "unknown", origin, scaled_from=loss)
 
 
 def is_scalar(value: Value | None) -> bool:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
+    from turbofix.domain.scopes import ModuleFile, Scope
     from turbofix.domain.trace import Arguments, Control
-    from turbofix.interpreter.execution import ModuleFile, Scope
 
 Device = Literal["cpu", "cuda", "conditional", "unknown"]
 
@@ -78,6 +78,10 @@ class Option(Value):
     how: str
     flag: bool = False
     derived: bool = False
+
+
+FROM_FILE = "config"
+"""How an option is given that stands in a file."""
 
 
 @dataclass(eq=False, slots=True)
@@ -183,6 +187,14 @@ class Class(Value):
             if type(base) is Class and name in base.names:
                 return base.names[name]
         return None
+
+
+@dataclass(eq=False, slots=True)
+class Super(Value):
+    """``super()`` in a method of ``cls``."""
+
+    receiver: Value
+    cls: Class
 
 
 @dataclass(eq=False, slots=True)

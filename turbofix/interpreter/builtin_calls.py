@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from turbofix.domain.tensors import joined_hosts, read_on_host, result_of, tensors_in
-from turbofix.domain.trace import Arguments
+from turbofix.domain.trace import Arguments, positional
 from turbofix.domain.values import (
     NEVER,
     NONE,
@@ -33,12 +31,11 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter import access, calls, externals, imports
-
-if TYPE_CHECKING:
-    from turbofix.interpreter.walk import Interpreter
-
-Handler = Callable[["Interpreter", str, Arguments, ast.AST], Value]
+from turbofix.interpreter.attributes import add_weight, named_member, write_attribute
+from turbofix.interpreter.containers import merge, put_entry
+from turbofix.interpreter.imports import import_by_name
+from turbofix.interpreter.iteration import iterate
+from turbofix.interpreter.state import Handler, Interpreter
 
 
 def call_builtin(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
@@ -47,22 +44,15 @@ def call_builtin(interp: Interpreter, name: str, arguments: Arguments, node: ast
     return handler(interp, name, arguments, node) if handler is not None else UNKNOWN
 
 
-def _value(arguments: Arguments, index: int = 0) -> Value | None:
-    return arguments.positions[index].value if index < len(arguments.positions) else None
-
-
-# --- iteration --------------------------------------------------------------------------------------------------------
-
-
 def _range(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     return Iterated(NUMBER, None, "range", interp.origin(node))
 
 
 def _enumerate(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    source = externals.first(arguments, "iterable")
+    source = arguments.first("iterable")
     start = arguments.get("start", 1)
     begin = start.value.value if start is not None and type(start.value) is Const else 0
-    element = Sequence([NUMBER, access.iterate(interp, source, node)], interp.control)
+    element = Sequence([NUMBER, iterate(interp, source, node)], interp.control)
     return Iterated(element, source, "enumerate", interp.origin(node), begin if isinstance(begin, int) else 0)
 
 
@@ -72,7 +62,7 @@ def _zip(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) ->
         return _columns(interp, values, node) or Iterated(
             join_all(values) or UNKNOWN, join_all(values), "zip", interp.origin(node)
         )
-    element = Sequence([access.iterate(interp, value, node) for value in values], interp.control)
+    element = Sequence([iterate(interp, value, node) for value in values], interp.control)
     return Iterated(element, join_all(values), "zip", interp.origin(node))
 
 
@@ -88,15 +78,15 @@ def _columns(interp: Interpreter, values: list[Value], node: ast.AST) -> Sequenc
 
 
 def _iter(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    source = _value(arguments)
-    return Iterated(access.iterate(interp, source, node), source, "iter", interp.origin(node))
+    source = arguments.at(0)
+    return Iterated(iterate(interp, source, node), source, "iter", interp.origin(node))
 
 
 def _next(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    source = _value(arguments) or UNKNOWN
-    element = access.iterate(interp, source, node)
+    source = arguments.at(0) or UNKNOWN
+    element = iterate(interp, source, node)
     interp.event("next", node, "", source, arguments, element)
-    default = _value(arguments, 1)
+    default = arguments.at(1)
     return join(element, default) or UNKNOWN
 
 
@@ -104,7 +94,7 @@ def _collect(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST
     """``list``, ``tuple``, ``set``, ``sorted``, ``reversed``."""
     kind = "tuple" if name == "tuple" else "set" if name in ("set", "frozenset") else "list"
     origin = interp.origin(node)
-    value = _value(arguments)
+    value = arguments.at(0)
     if value is None:
         return Sequence([], interp.control, origin, "list" if kind == "tuple" else kind)  # type: ignore[arg-type]
     if type(value) is Sequence and value.items is not None and name in ("list", "tuple", "sorted", "reversed"):
@@ -112,33 +102,30 @@ def _collect(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST
         return Sequence(items, interp.control, origin, kind)  # type: ignore[arg-type]
     if name == "list" and type(value) is Made and value.kind in ("module", "dataset"):
         return value
-    return Sequence(None, interp.control, origin, kind, access.iterate(interp, value, node))  # type: ignore[arg-type]
+    return Sequence(None, interp.control, origin, kind, iterate(interp, value, node))  # type: ignore[arg-type]
 
 
 def _map(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     if len(arguments.positions) < 2:
         return UNKNOWN
     sources = [passed.value for passed in arguments.positions[1:]]
-    elements = calls.positional(*(access.iterate(interp, source, node) for source in sources))
+    elements = positional(*(iterate(interp, source, node) for source in sources))
     function = arguments.positions[0].value
-    return Iterated(calls.call(interp, function, elements, node), sources[0], "map", interp.origin(node))
+    return Iterated(interp.call(function, elements, node), sources[0], "map", interp.origin(node))
 
 
 def _filter(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    source = _value(arguments, 1)
-    element = access.iterate(interp, source, node)
-    function = _value(arguments)
+    source = arguments.at(1)
+    element = iterate(interp, source, node)
+    function = arguments.at(0)
     if function is not None:
-        calls.call(interp, function, calls.positional(element), node)
+        interp.call(function, positional(element), node)
     return Iterated(element, source, "filter", interp.origin(node))
-
-
-# --- numbers and texts ------------------------------------------------------------------------------------------------
 
 
 def _convert(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """``int``, ``float``, ``bool``, ``round``: reading a tensor is a sync."""
-    value = _value(arguments)
+    value = arguments.at(0)
     if value is None:
         return Const({"int": 0, "float": 0.0, "bool": False}.get(name, 0), interp.origin(node))
     # `int(None)` raises: where the value can be something else too, what follows has a number
@@ -182,7 +169,7 @@ def _converted(name: str, value: Const, node: ast.AST, interp: Interpreter) -> V
 
 
 def _str(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    value = _value(arguments)
+    value = arguments.at(0)
     if value is None:
         return Const("", interp.origin(node))
     place = arguments.positions[0].node or node
@@ -200,7 +187,7 @@ def _arithmetic(interp: Interpreter, name: str, arguments: Arguments, node: ast.
     """``sum``, ``max``, ``min``, ``abs``, ``pow``, ``divmod``."""
     values = [passed.value for passed in arguments.positions]
     if len(values) == 1 and name != "abs":
-        values = [access.iterate(interp, values[0], node)] if not isinstance(values[0], Mapping) else [NUMBER]
+        values = [iterate(interp, values[0], node)] if not isinstance(values[0], Mapping) else [NUMBER]
     tensors = [tensor for value in values for tensor in tensors_in(value, 0)]
     if tensors:
         if name in ("max", "min") and len(arguments.positions) > 1:
@@ -221,7 +208,7 @@ def _arithmetic(interp: Interpreter, name: str, arguments: Arguments, node: ast.
 
 
 def _len(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    value = _value(arguments)
+    value = arguments.at(0)
     for member in members(value):
         if isinstance(member, (Made, Instance, Opaque)):
             member.uses.add("len")
@@ -232,49 +219,46 @@ def _len(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) ->
 
 
 def _unknown_truth(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    value = _value(arguments)
+    value = arguments.at(0)
     if name in ("any", "all") and value is not None:
-        element = access.iterate(interp, value, node)
+        element = iterate(interp, value, node)
         for kind in (Tensor, Host):
             if any(isinstance(member, kind) for member in members(element)):
                 return element
     return UNKNOWN
 
 
-# --- objects ----------------------------------------------------------------------------------------------------------
-
-
 def _dict(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     mapping = Mapping(interp.control, interp.origin(node))
-    value = _value(arguments)
+    value = arguments.at(0)
     if value is not None:
-        access.merge(interp, mapping, value, strong=True)
+        merge(interp, mapping, value, strong=True)
     for key, passed in arguments.keywords.items():
         place = passed.node or passed.entry
         origin = interp.origin(place) if place is not None and passed.node is not None else None
         if origin is None and passed.entry is not None and passed.entry_module is not None:
             origin = type(interp.origin(node))(passed.entry, passed.entry_module)
-        access.put_entry(mapping, key, Entry(passed.value, passed.must, origin), True)
+        put_entry(mapping, key, Entry(passed.value, passed.must, origin), True)
     mapping.open = mapping.open or arguments.open
     mapping.element = join(mapping.element, arguments.rest)
     return mapping
 
 
 def _getattr(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    owner, key, default = _value(arguments), _value(arguments, 1), _value(arguments, 2)
+    owner, key, default = arguments.at(0), arguments.at(1), arguments.at(2)
     if owner is None or key is None:
         return UNKNOWN
-    found = calls.named_member(interp, owner, key, node)
+    found = named_member(interp, owner, key, node)
     if default is not None and not isinstance(owner, (External, ModuleValue)):
         return join(found, default) or UNKNOWN
     return found
 
 
 def _setattr(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    owner, key, value = _value(arguments), _value(arguments, 1), _value(arguments, 2)
+    owner, key, value = arguments.at(0), arguments.at(1), arguments.at(2)
     for member in members(owner):
         if type(key) is Const and isinstance(key.value, str) and value is not None:
-            access.write_attribute(interp, member, key.value, value, node)
+            write_attribute(interp, member, key.value, value, node)
         elif isinstance(member, (Namespace, Instance)):
             # any attribute may be set: those that were constants are the user's choice now
             if type(member) is Namespace:
@@ -285,12 +269,12 @@ def _setattr(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST
             if value is not None and any(type(each) is Made and each.kind == "module" for each in members(value)):
                 member.attributes["<layers>"] = join(member.attributes.get("<layers>"), value) or value  # one of them
         if isinstance(member, (Instance, Made)) and type(key) is not Const and value is not None:
-            access.add_weight(member, value)
+            add_weight(member, value)
     return NONE
 
 
 def _vars(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    value = _value(arguments)
+    value = arguments.at(0)
     if value is None:
         return Mapping(interp.control, None, {}, True)
     if type(value) is Instance:
@@ -317,27 +301,19 @@ def _object(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST)
 
 
 def _type(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    value = _value(arguments)
+    value = arguments.at(0)
     return value.cls if type(value) is Instance and len(arguments.positions) == 1 else UNKNOWN
 
 
 def _exec(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """Code that is not in the program's text: what the module's constants were is no longer a fact."""
     interp.event("destroy", node, name, None, arguments)
-    destroy(interp)
+    interp.destroy()
     return UNKNOWN
 
 
-def destroy(interp: Interpreter) -> None:
-    """The constants of the module become what somebody else may choose."""
-    names = interp.frame.module.scope.names
-    for key, value in list(names.items()):
-        if type(value) is Const and not key.startswith("__") and value.value is not None:
-            names[key] = Option(key, value, value.origin, "exec", isinstance(value.value, bool))
-
-
 def _eval(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    text = _value(arguments)
+    text = arguments.at(0)
     if type(text) is Option:
         text = text.default
     if type(text) is Const and isinstance(text.value, str) and len(text.value) < 2000:
@@ -347,7 +323,7 @@ def _eval(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -
             return interp.opaque("eval()", "call", node)
         if isinstance(expression.body, (ast.Name, ast.Attribute)):
             return (
-                join(interp.eval(expression.body), None if isinstance(_value(arguments), Const) else UNKNOWN) or UNKNOWN
+                join(interp.eval(expression.body), None if isinstance(arguments.at(0), Const) else UNKNOWN) or UNKNOWN
             )
     return interp.opaque("eval()", "call", node)
 
@@ -377,7 +353,7 @@ _HANDLERS: dict[str, Handler] = {
     "repr": _str,
     "format": _str,
     "len": _len,
-    "__import__": imports.import_by_name,
+    "__import__": import_by_name,
     "getattr": _getattr,
     "setattr": _setattr,
     "vars": _vars,

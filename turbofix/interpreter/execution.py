@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 
 from turbofix.domain.scopes import Beside, Frame, Lazy, ModuleFile, Reader, Scope, nothing_beside
 from turbofix.domain.tensors import tensors_in, tensors_passed, with_roles
-from turbofix.domain.trace import Arguments, Control, Event, LoopRecord, Passed
-from turbofix.domain.values import Bound, Class, Function, Instance, Opaque, Origin, Tensor, Value, join_all, members
-from turbofix.interpreter import calls, imports
+from turbofix.domain.trace import Arguments, Control, Event, LoopRecord, Passed, positional
+from turbofix.domain.values import (
+    Bound,
+    Class,
+    Function,
+    Instance,
+    Opaque,
+    Origin,
+    Tensor,
+    Value,
+    join_all,
+    members,
+)
+from turbofix.interpreter.construction import construct
+from turbofix.interpreter.imports import library, load, run
+from turbofix.interpreter.state import Interpreter, Settings
 from turbofix.interpreter.syntax import own_nodes
-from turbofix.interpreter.walk import Interpreter, OutOfBudgetError, Settings
+from turbofix.interpreter.walk import OutOfBudgetError, Walk
 from turbofix.library.tables import TRAINERS_START
 from turbofix.records import dataclass
 from turbofix.source.nodes import walk
@@ -50,7 +63,7 @@ class Execution:
     guessed: frozenset[Path] = frozenset()
 
     @cached_property
-    def elsewhere(self) -> Sequence[Path]:
+    def elsewhere(self) -> list[Path]:
         """The project's files that this script does not import: another one may run them."""
         known = {path.absolute() for path in self.modules}
         return [path for path in map(Path.absolute, self.beside()) if path not in known]
@@ -63,8 +76,8 @@ def execute(
 
     ``root`` is the folder above which no project module is looked for; ``settings`` are literals taken for options.
     """
-    interp = Interpreter(entry, root, read, beside, settings or {})
-    module = imports.load(interp, entry, "__main__")
+    interp = Walk(entry, root, read, beside, settings or {})
+    module = load(interp, entry, "__main__")
     if module is None:
         return None
     limit = sys.getrecursionlimit()
@@ -72,7 +85,7 @@ def execute(
     reason: str | None = None
     unsure: str | None = None
     try:
-        imports.run(interp, module)
+        run(interp, module)
         unsure = _run_handed(interp)
         _run_uncalled(interp, module)
     except OutOfBudgetError:
@@ -83,7 +96,6 @@ def execute(
         reason = f"the analysis failed ({type(error).__name__}: {error})"
     finally:
         sys.setrecursionlimit(limit)
-    interp.close()
     _mark_inputs(interp.events)
     modules = {path: each for path, each in interp.modules.items() if each is not None}
     for each in modules.values():
@@ -120,7 +132,7 @@ def _run_handed(interp: Interpreter) -> str | None:
     interp.in_order = False
     for value, node, control, frame in interp.handed:  # which may grow meanwhile
         interp.control, interp.frame = control, frame
-        made = calls.call(interp, value, Arguments([], {}, open=True), node) if type(value) is Class else value
+        made = interp.call(value, Arguments([], {}, open=True), node) if type(value) is Class else value
         for each in _methods(interp, made) if type(made) is Instance else [made]:
             if isinstance(each, (Function, Bound)) and _enter(interp, each, node):
                 line, file = getattr(node, "lineno", 0), frame.module.path.name
@@ -199,14 +211,14 @@ def _enter(interp: Interpreter, function: Function | Bound, node: ast.AST) -> bo
     if body in interp.called:
         return False
     mark = len(interp.events)
-    calls.call(interp, function, Arguments([], {}, open=True), node)
+    interp.call(function, Arguments([], {}, open=True), node)
     new = [event for event in interp.events[mark:] if event.kind == "backward"]
     if type(function) is Function and (any(map(_trains, new)) or not _goes_backward(body)):
         return False
     if new:
         interp.forget(mark)
         batches = interp.opaque("batches", "parameter", node)
-        calls.call(interp, imports.library(interp, "unseen code.repeat"), calls.positional(function, batches), node)
+        interp.call(library(interp, "unseen code.repeat"), positional(function, batches), node)
     return bool(new)
 
 
@@ -225,17 +237,17 @@ def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
         handed = function.decorators and function.cls is None and not any(map(_trains, interp.events))
         if handed or interp.glance.mentions_training(node, module):
             receiver = [] if function.cls is None else [Passed(_receiver(interp, function.cls))]
-            calls.invoke(interp, function, Arguments(receiver), None)
+            interp.invoke(function, Arguments(receiver), None)
     for cls in list(interp.classes.values()):  # what it inherits from a class of another file
         if cls.module is module and not any(map(_trains, interp.events)):
             for method in _methods(interp, _receiver(interp, cls)):
                 if method.function.node not in interp.called:
-                    calls.invoke(interp, method.function, Arguments([Passed(method.receiver)]), None)
+                    interp.invoke(method.function, Arguments([Passed(method.receiver)]), None)
 
 
 def _receiver(interp: Interpreter, cls: Class) -> Instance:
     """An object of a class, for methods that nobody calls."""
-    return interp.instances.get(cls.node) or calls.construct(interp, cls, Arguments(), cls.node)
+    return interp.instances.get(cls.node) or construct(interp, cls, Arguments(), cls.node)
 
 
 def _mark_inputs(events: list[Event]) -> None:

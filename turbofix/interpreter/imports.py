@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from turbofix.domain.scopes import Lazy, ModuleFile
+from turbofix.domain.trace import Arguments
 from turbofix.domain.values import (
     UNKNOWN,
     Const,
@@ -25,7 +25,7 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter import access
+from turbofix.interpreter.state import Interpreter
 from turbofix.interpreter.syntax import changed_members
 from turbofix.library import tables as libraries
 from turbofix.regex import regex
@@ -34,24 +34,6 @@ from turbofix.source.nodes import parse, unreadable
 from turbofix.source.searched import added_folders
 from turbofix.source.site import STUB
 from turbofix.source.wording import Wording
-
-if TYPE_CHECKING:
-    from turbofix.domain.trace import Arguments
-    from turbofix.interpreter.walk import Interpreter
-
-
-def search_path(entry: Path, root: Path) -> list[Path]:
-    """The folders in which modules are looked for: the script's own, those above it up to the root, and their `src`.
-
-    What the program puts on ``sys.path`` comes to it when the file that does so is loaded.
-    """
-    folder = entry.parent
-    folders = [folder]
-    while folder != root and root in folder.parents:
-        folder = folder.parent
-        folders.append(folder)
-    return [*folders, *(each / "src" for each in folders)]
-
 
 STUBS = Path(libraries.__file__).with_name("stubs")
 """What libraries do that run a loop of the user's objects by themselves: a file for each module, executed as if it were
@@ -67,7 +49,7 @@ def library(interp: Interpreter, qualname: str) -> Value:
     """What a library's name stands for: what a stub has under it, or the name alone."""
     home, _, name = qualname.rpartition(".")
     module = load(interp, STUBS / f"{home}{STUB}", home) if home in _stubs() else None
-    return (member(interp, module, name) if module is not None else None) or External(qualname)
+    return (member_of(interp, module, name) if module is not None else None) or External(qualname)
 
 
 def load(interp: Interpreter, path: Path, name: str) -> ModuleFile | None:
@@ -245,7 +227,9 @@ def defined(interp: Interpreter, name: str) -> Value | None:
     if len(paths) > _SEVERAL:
         return None
     modules = [load(interp, path, path.stem) for path in paths]
-    return join_all(found for each in modules if each is not None and (found := member(interp, each, name)) is not None)
+    return join_all(
+        found for each in modules if each is not None and (found := member_of(interp, each, name)) is not None
+    )
 
 
 def _named(interp: Interpreter, name: str, here: ModuleFile) -> Value:
@@ -353,7 +337,7 @@ def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:
                 value = library(interp, libraries.canonical(f"{dotted}.{alias.name}"))
                 _log(interp, f"{dotted}.{alias.name}", value, node)
                 if type(value) is External and value.qualname == "absl.flags.FLAGS":
-                    value = access.flags(interp)
+                    value = interp.absl_flags()
         interp.bind(alias.asname or alias.name, value)
 
 
@@ -372,7 +356,7 @@ def _by_its_own_name(interp: Interpreter, node: ast.ImportFrom, here: ModuleFile
         same = [each for each in interp.beside() if each != here.path and each.as_posix().casefold().endswith(sought)]
         module = load(interp, same[0], package) if len(same) == 1 else None
     names = [alias.name for alias in node.names]
-    return module if module is not None and all(member(interp, module, each) is not None for each in names) else None
+    return module if module is not None and all(member_of(interp, module, each) is not None for each in names) else None
 
 
 def _import_star(interp: Interpreter, module: ModuleFile | None, dotted: str, node: ast.ImportFrom) -> None:
@@ -406,7 +390,7 @@ def _all_of(module: ModuleFile) -> frozenset[str] | None:
     return None
 
 
-def member(interp: Interpreter, module: ModuleFile, name: str) -> Value | None:
+def member_of(interp: Interpreter, module: ModuleFile, name: str) -> Value | None:
     """A name of a module, which is executed for it; None where it has no such name."""
     value = module.scope.names.get(name)
     if value is None:
@@ -441,6 +425,6 @@ def force(interp: Interpreter, lazy: Lazy) -> Value:
     if lazy.running:
         return unknown
     lazy.running = True
-    value = member(interp, lazy.module, lazy.name)
+    value = member_of(interp, lazy.module, lazy.name)
     lazy.running = False
     return value if value is not None else unknown

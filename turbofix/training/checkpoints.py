@@ -10,6 +10,7 @@ from dataclasses import replace
 from turbofix.dataflow.facts import Facts, Frame, settled
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import switch_of
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import (
     Class,
@@ -23,7 +24,6 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.interpreter.syntax import Glance
 from turbofix.regex import regex
 from turbofix.source.answers import every

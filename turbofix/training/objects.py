@@ -12,6 +12,7 @@ from turbofix.dataflow.placements import UNKNOWN_PLACE
 from turbofix.dataflow.provenance import argument_from, argument_of, bound_arguments
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import around, is_off, picked, stands, switch_of, told
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Arguments, Event, Passed
 from turbofix.domain.values import (
     Class,
@@ -31,7 +32,6 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import OPTIMIZER_PARAMETERS
 from turbofix.records import dataclass
 from turbofix.regex import regex

@@ -15,6 +15,7 @@ from pathlib import Path
 from turbofix.dataflow.facts import Facts, Frame, unwrapped
 from turbofix.dataflow.placements import UNKNOWN_PLACE
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import Beside, ModuleFile, Reader, nothing_beside
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import (
     Const,
@@ -30,7 +31,7 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.interpreter.execution import Beside, Execution, ModuleFile, Reader, execute, nothing_beside
+from turbofix.interpreter.execution import Execution, execute
 from turbofix.library.tables import BARS, DEAD_ENDS, STARTERS, is_widened, unfit_for_half, words
 from turbofix.source.answers import every, once_per_node
 from turbofix.source.names import body_of, dotted, loaded, names_of, stored

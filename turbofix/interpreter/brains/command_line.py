@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from turbofix.domain.trace import Arguments, Passed
 from turbofix.domain.values import (
@@ -17,7 +16,6 @@ from turbofix.domain.values import (
     Function,
     Instance,
     Made,
-    Mapping,
     Namespace,
     Option,
     Origin,
@@ -25,11 +23,10 @@ from turbofix.domain.values import (
     Value,
     members,
 )
-from turbofix.interpreter import access, calls, externals
+from turbofix.interpreter.containers import element_of
+from turbofix.interpreter.definitions import default_value, field_default, fields_of, option_default
+from turbofix.interpreter.state import Interpreter
 from turbofix.library import tables as libraries
-
-if TYPE_CHECKING:
-    from turbofix.interpreter.walk import Interpreter
 
 _GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group", "add_subparsers", "add_parser"})
 _PARSES = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"})
@@ -46,7 +43,7 @@ def make_parser(interp: Interpreter, qualname: str, arguments: Arguments, node: 
     for value in members(parents.value) if parents is not None else ():
         if not isinstance(value, Sequence):
             continue
-        for parent in members(access.element_of(value)):
+        for parent in members(element_of(value)):
             base = parent.base if isinstance(parent, Instance) else parent
             if isinstance(base, Made) and isinstance(base.inner, Namespace):
                 namespace.attributes.update(base.inner.attributes)
@@ -212,10 +209,10 @@ def _is_true(arguments: Arguments, name: str) -> bool:
 
 def options_of(interp: Interpreter, cls: Class, node: ast.AST, how: str = "dataclass") -> Value:
     """An object of a dataclass that is filled from the command line."""
-    instance = calls.construct(interp, cls, Arguments(), node)
+    instance = interp.call(cls, Arguments(), node)
     if not isinstance(instance, Instance):
         return instance
-    fields = calls.fields_of(cls)
+    fields = fields_of(cls)
     if not fields:
         fields = [
             (statement, owner)
@@ -228,7 +225,7 @@ def options_of(interp: Interpreter, cls: Class, node: ast.AST, how: str = "datac
         if not isinstance(statement.target, ast.Name):
             continue
         name = statement.target.id
-        value = instance.attributes.get(name) or calls.field_default(interp, statement, owner) or UNKNOWN
+        value = instance.attributes.get(name) or field_default(interp, statement, owner) or UNKNOWN
         if isinstance(value, (Instance, Option)):
             continue
         place = (
@@ -242,21 +239,12 @@ def options_of(interp: Interpreter, cls: Class, node: ast.AST, how: str = "datac
 def structured_cli(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``tyro.cli(Config)``, ``fire.Fire(main)``, ``typer.run(main)``, ``app.run(main)``."""
     interp.event("call", node, qualname, None, arguments)
-    target = externals.first(arguments, "f", "component", "config_class", "function")
+    target = arguments.first("f", "component", "config_class", "function")
     for member in members(target):
         if isinstance(member, Class):
-            if qualname == "fire.Fire":
-                made = calls.construct(interp, member, Arguments(), node)
-                calls.hand(interp, calls.positional(made), node)
-                return made
             return options_of(interp, member, node, qualname.partition(".")[0])
         if isinstance(member, (Function, Bound)):
             return invoke_from_command_line(interp, member, node, qualname.partition(".")[0])
-        if isinstance(member, Mapping):
-            for entry in member.entries.values():
-                for each in members(entry.value):
-                    if isinstance(each, (Function, Bound)):
-                        invoke_from_command_line(interp, each, node, qualname.partition(".")[0])
     return interp.opaque(qualname + "()", "call", node)
 
 
@@ -266,7 +254,7 @@ def call_class_parser(interp: Interpreter, parser: Made, name: str, arguments: A
         parser.arguments.keywords.update(arguments.keywords)
     if not name.startswith("parse"):
         return UNKNOWN
-    given = externals.first(parser.arguments, "dataclass_types")
+    given = parser.arguments.first("dataclass_types")
     classes = given.items if isinstance(given, Sequence) and given.items is not None else [given]
     filled = Arguments(keywords=dict(parser.arguments.keywords), open=True)
     found: list[Value] = []
@@ -303,15 +291,15 @@ def invoke_from_command_line(
     )
     for name, default in defaults.items():
         if name not in arguments.keywords:
-            value = calls.default_value(interp, target, default)
-            unwrapped = externals.option_default(value)
+            value = default_value(interp, target, default)
+            unwrapped = option_default(value)
             origin = Origin(default, target.module)
             if unwrapped is not value and isinstance(unwrapped, Const) and unwrapped.origin is not None:
                 origin = unwrapped.origin
             flag = isinstance(unwrapped, Const) and isinstance(unwrapped.value, bool)
             arguments.keywords[name] = Passed(Option(name, unwrapped, origin, how, flag))
     arguments.open = declared.kwarg is not None
-    return calls.invoke(interp, target, arguments, node)
+    return interp.invoke(target, arguments, node)
 
 
 def click_options(interp: Interpreter, function: Function) -> Arguments:
@@ -320,7 +308,7 @@ def click_options(interp: Interpreter, function: Function) -> Arguments:
     for node in getattr(function.node, "decorator_list", ()):
         if not isinstance(node, ast.Call):
             continue
-        callee = calls.default_value(interp, function, node.func)
+        callee = default_value(interp, function, node.func)
         if not (
             isinstance(callee, External) and callee.qualname in ("click.option", "click.argument", "rich_click.option")
         ):
@@ -333,7 +321,7 @@ def click_options(interp: Interpreter, function: Function) -> Arguments:
         key = bare or str(long).split("/")[0].lstrip("-").replace("-", "_").lower()
         keywords = {each.arg: each.value for each in node.keywords if each.arg is not None}
         default = keywords.get("default")
-        value = calls.default_value(interp, function, default) if default is not None else NONE
+        value = default_value(interp, function, default) if default is not None else NONE
         flag = "is_flag" in keywords or "/" in (long or "")
         if default is None and flag:
             value = Const(False)
@@ -344,8 +332,8 @@ def click_options(interp: Interpreter, function: Function) -> Arguments:
 
 def absl_flag(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``flags.DEFINE_integer("batch_size", 32, "...")``."""
-    namespace = access.flags(interp)
-    name = externals.first(arguments, "name")
+    namespace = interp.absl_flags()
+    name = arguments.first("name")
     default = arguments.get("default", 1)
     if not (isinstance(name, Const) and isinstance(name.value, str)):
         return UNKNOWN

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turbofix.domain.scopes import ModuleFile
-from turbofix.domain.trace import Arguments, Passed
+from turbofix.domain.trace import Arguments, Passed, positional
 from turbofix.domain.values import (
     UNKNOWN,
     Class,
@@ -25,6 +25,7 @@ from turbofix.domain.values import (
     Function,
     Made,
     Mapping,
+    Method,
     ModuleValue,
     Opaque,
     Option,
@@ -37,19 +38,18 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter import access, calls, externals, imports, methods
+from turbofix.interpreter.attributes import read_attribute
+from turbofix.interpreter.definitions import default_value
+from turbofix.interpreter.imports import find, text_of
+from turbofix.interpreter.state import Interpreter
+from turbofix.interpreter.unknowns import call_unknown
 from turbofix.library import tables as libraries
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.datafile import SUFFIXES
 from turbofix.source.nodes import walk
 
-if TYPE_CHECKING:
-    import yaml
-
-    from turbofix.interpreter.walk import Interpreter
-
-HOW = "config"
+FROM_FILE = "config"
 """How an option is given that stands in a file."""
 
 _LONGEST = 200_000
@@ -80,18 +80,18 @@ LOADS = libraries.words(
 
 @dataclass(eq=False)
 class ConfigFile:
-    """One file: its nodes, and how they stand in it."""
+    """One file: its nodes (PyYAML's), and how they stand in it."""
 
     module: ModuleFile
-    loader: yaml.SafeLoader
-    top: yaml.MappingNode
+    loader: Any
+    top: Any
     lines: list[str]
 
     def keys(self) -> list[str]:
         """The names of its sections."""
         return [str(key.value) for key, _ in self.top.value]
 
-    def origin(self, node: yaml.Node, name: str = "") -> Origin:
+    def origin(self, node: Any, name: str = "") -> Origin:
         """Where a node stands, as a constant of a program's text would; its ``kind`` is the key before it."""
         start, end = node.start_mark, node.end_mark
         lines = self.lines
@@ -126,7 +126,7 @@ def _value(interp: Interpreter, file: ConfigFile, node: Any, name: str) -> Mappi
         items: list[Value] = [_value(interp, file, each, f"{name}[{number}]") for number, each in enumerate(node.value)]
         return Sequence(items, interp.control, origin, "list")
     const = Const(_scalar(file, node), origin)
-    return Option(f"{name} in {file.module.name}", const, origin, HOW, isinstance(const.value, bool))
+    return Option(f"{name} in {file.module.name}", const, origin, FROM_FILE, isinstance(const.value, bool))
 
 
 def _scalar(file: ConfigFile, node: Any) -> Any:
@@ -172,7 +172,7 @@ def _resolved(value: Value, top: Value, depth: int = 4) -> Value:
 def _parsed(interp: Interpreter, path: Path) -> ConfigFile | None:
     """A file of the project; None for what is none, or no mapping."""
     if path in interp.configs:
-        return interp.configs[path]
+        return interp.configs[path]  # type: ignore[no-any-return]
     import yaml
 
     interp.configs[path] = None
@@ -186,8 +186,9 @@ def _parsed(interp: Interpreter, path: Path) -> ConfigFile | None:
         return None
     if isinstance(top, yaml.MappingNode):
         module = ModuleFile(path, path.name, text, ast.Module([], []))
-        interp.configs[path] = ConfigFile(module, loader, top, text.split("\n"))
-    return interp.configs[path]
+        interp.configs[path] = found = ConfigFile(module, loader, top, text.split("\n"))
+        return found
+    return None
 
 
 def _named(interp: Interpreter, value: Value | None, node: ast.AST | None, depth: int = 3) -> Iterator[str]:
@@ -247,10 +248,10 @@ def _fitting(interp: Interpreter, files: list[Path], words: AbstractSet[str]) ->
     return best
 
 
-def load(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+def load_file(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``OmegaConf.load(path)``, ``yaml.safe_load(file)``, ``json.load(file)``."""
     file = _chosen(interp, next(iter([*arguments.positions, *arguments.keywords.values()]), None))
-    otherwise = externals.call_unknown(interp, qualname, arguments, node)
+    otherwise = call_unknown(interp, qualname, arguments, node)
     return _of_file(interp, file) if file is not None else otherwise
 
 
@@ -267,17 +268,17 @@ def given_by_hydra(interp: Interpreter, function: Function) -> Arguments:
     for node in getattr(function.node, "decorator_list", ()):
         if not isinstance(node, ast.Call):
             continue
-        callee = calls.default_value(interp, function, node.func)
+        callee = default_value(interp, function, node.func)
         if isinstance(callee, External) and callee.qualname == _MAIN:
             told = {each.arg: each.value for each in node.keywords if each.arg}
             told |= dict(zip(("config_path", "config_name"), node.args, strict=False))
             path, name = told.get("config_path"), told.get("config_name")
-            known = imports.text_of(calls.default_value(interp, function, path)) if path is not None else "."
-            text = imports.text_of(calls.default_value(interp, function, name)) if name is not None else None
+            known = text_of(default_value(interp, function, path)) if path is not None else "."
+            text = text_of(default_value(interp, function, name)) if name is not None else None
             value = _composed(interp, function.module.folder / known, text) if known is not None else None
             value = value or (_any_of(interp, function.module.folder / known) if known is not None else None)
             value = value or _composed_somewhere(interp, text, path)
-            return calls.positional(value) if value is not None else Arguments()
+            return positional(value) if value is not None else Arguments()
     return Arguments()
 
 
@@ -354,10 +355,10 @@ def _defaults(items: list[Value]) -> Iterator[tuple[str | None, str]]:
     for item in items:
         if isinstance(item, Mapping):
             for key, entry in item.entries.items():
-                choice = imports.text_of(entry.value)
+                choice = text_of(entry.value)
                 if isinstance(key, str) and choice is not None and "${" not in choice:
                     yield key.removeprefix("optional ").removeprefix("override "), choice
-        elif (alone := imports.text_of(item)) is not None:
+        elif (alone := text_of(item)) is not None:
             yield None, alone
 
 
@@ -392,11 +393,11 @@ def overlay(into: Mapping, other: Mapping) -> None:
 def compose(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``hydra.compose(config_name=...)``; the folder is the one that has such a file."""
     name = arguments.get("config_name", 0)
-    text = imports.text_of(name.value) if name is not None else None
-    return _composed_somewhere(interp, text, None) or externals.call_unknown(interp, qualname, arguments, node)
+    text = text_of(name.value) if name is not None else None
+    return _composed_somewhere(interp, text, None) or call_unknown(interp, qualname, arguments, node)
 
 
-def merge(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+def merge_sections(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``OmegaConf.merge(a, b)``."""
     values = [passed.value for passed in arguments.positions]
     sections = [each for each in values if isinstance(each, Mapping)]
@@ -424,9 +425,9 @@ def lookup(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.A
     """``hydra.utils.get_class("a.b.C")``: of a text that is known."""
     given = next(iter(arguments.positions), None) or next(iter(arguments.keywords.values()), None)
     found = join_all(
-        resolve(interp, text) for member in members(given.value if given else None) if (text := imports.text_of(member))
+        resolve(interp, text) for member in members(given.value if given else None) if (text := text_of(member))
     )
-    return found or externals.call_unknown(interp, qualname, arguments, node)
+    return found or call_unknown(interp, qualname, arguments, node)
 
 
 def resolve(interp: Interpreter, name: str) -> Value:
@@ -434,12 +435,12 @@ def resolve(interp: Interpreter, name: str) -> Value:
     parts = name.split(".")
     here = interp.frame.module
     for count in range(len(parts), 0, -1):
-        module = imports.find(interp, ".".join(parts[:count]), here) if name.strip(".") else None
+        module = find(interp, ".".join(parts[:count]), here) if name.strip(".") else None
         if module is None:
             continue
         value: Value = ModuleValue(module)
         for part in parts[count:]:
-            value = access.read_attribute(interp, value, part, here.tree)
+            value = read_attribute(interp, value, part, here.tree)
         return value
     return External(libraries.canonical(name))
 
@@ -459,7 +460,7 @@ def instantiate(interp: Interpreter, qualname: str, arguments: Arguments, node: 
         _made(interp, member, given, node, partial is not None, 6)
         for member in members(config.value if config is not None else None)
     )
-    return found or externals.call_unknown(interp, qualname, arguments, node)
+    return found or call_unknown(interp, qualname, arguments, node)
 
 
 def _made(  # noqa: PLR0913
@@ -488,13 +489,13 @@ def _made(  # noqa: PLR0913
     }
     if target is None:
         return Mapping(value.made_at, value.origin, parts, value.open, value.element)
-    name = imports.text_of(target.value)
+    name = text_of(target.value)
     if name is None or (below is not None and libraries.kind_of(name) in ("optimizer", "scheduler")):
         return None  # the module makes it, of its weights
     told = Arguments(given.positions, {**_keywords(parts), **given.keywords}, given.open, given.star, given.rest)
     if partial or "_partial_" in value.entries:
         return Partial(resolve(interp, name), told)
-    return calls.call(interp, resolve(interp, name), told, node)
+    return interp.call(resolve(interp, name), told, node)
 
 
 # --- Lightning's command line -----------------------------------------------------------------------------------------
@@ -530,7 +531,7 @@ def command_line(interp: Interpreter, qualname: str, arguments: Arguments, node:
     run = arguments.keywords.get("run")
     if run is None or not _is_off(run.value):
         passed = Arguments([], {name: Passed(value) for name, value in objects.items()})
-        methods.call_method(interp, trainer, "fit", passed, node)
+        interp.call(Method(trainer, "fit"), passed, node)
     return made
 
 
@@ -542,7 +543,7 @@ def _section(interp: Interpreter, section: Entry | None, cls: Passed | None, nod
         return told or UNKNOWN
     keywords = _keywords(told.entries) if isinstance(told, Mapping) else {}
     classes = [each for each in members(cls.value if cls is not None else None) if isinstance(each, Class)]
-    made = (calls.call(interp, each, Arguments([], keywords, open=True), node) for each in classes)
+    made = (interp.call(each, Arguments([], keywords, open=True), node) for each in classes)
     return join_all(made) or interp.opaque("<section>", "call", node)
 
 
@@ -561,10 +562,10 @@ def _is_off(value: Value) -> bool:
 
 
 HANDLERS: dict[str, Callable[[Interpreter, str, Arguments, ast.AST], Value]] = {
-    **dict.fromkeys(LOADS, load),
+    **dict.fromkeys(LOADS, load_file),
     **dict.fromkeys(_INSTANTIATE, instantiate),
     **dict.fromkeys(_LOOKUPS, lookup),
     **dict.fromkeys(COMMAND_LINES, command_line),
     _COMPOSE: compose,
-    "omegaconf.OmegaConf.merge": merge,
+    "omegaconf.OmegaConf.merge": merge_sections,
 }

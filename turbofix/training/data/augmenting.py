@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Made, Sequence, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk

@@ -11,6 +11,7 @@ from typing import Any
 
 from turbofix.dataflow.facts import attribute, attribute_writes_in, settled
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import (
     Bound,
     Class,
@@ -29,7 +30,6 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import WEIGHED, words
 from turbofix.records import dataclass
 from turbofix.regex import regex

@@ -14,9 +14,9 @@ from dataclasses import field
 
 from turbofix.dataflow.facts import Frame, argument_for, attribute, settled, settled_name
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Bound, Function, Instance, Made, Value, join_all, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.records import dataclass
 from turbofix.source.names import default_of, dotted, parameters
 from turbofix.source.places import FUNCTIONS

@@ -9,6 +9,7 @@ from dataclasses import replace
 from turbofix.dataflow.facts import settled, unwrapped
 from turbofix.dataflow.provenance import argument_from, bound_arguments
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.tensors import device_meant
 from turbofix.domain.trace import Arguments, Event, Passed
 from turbofix.domain.values import (
@@ -28,7 +29,6 @@ from turbofix.domain.values import (
     join,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import LOADER_PARAMETERS
 from turbofix.source.names import dotted, loaded, parameters, targets, written
 from turbofix.source.nodes import walk

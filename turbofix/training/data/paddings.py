@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from turbofix.dataflow.facts import Frame, constants
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Bound, Class, Const, Function, Instance, Made, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every, kept

@@ -11,9 +11,9 @@ from pathlib import Path
 from turbofix.dataflow.facts import settled, unwrapped
 from turbofix.dataflow.mutation import change_after
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Bound, Function, Instance, Iterated, Made, Sequence, Value, flatten, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Class, External, Function, Instance, Made, Value, flatten, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import BARS, words
 from turbofix.records import dataclass
 from turbofix.regex import regex

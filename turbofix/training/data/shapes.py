@@ -14,10 +14,10 @@ from typing import Literal
 from turbofix.dataflow.facts import constants
 from turbofix.dataflow.placements import is_none
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord, Passed
 from turbofix.domain.values import Bound, Const, External, Function, Instance, Made, Partial, Value, flatten, members
 from turbofix.domain.values import Sequence as Items
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import once_per_node

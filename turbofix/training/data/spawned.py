@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Class, External, Function, ModuleValue, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.records import dataclass
 from turbofix.source.answers import once_per_node

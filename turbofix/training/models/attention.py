@@ -15,8 +15,8 @@ from functools import cache
 from itertools import islice
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Const, Instance, Made, Opaque, Option, Unknown, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every, once_per_node

@@ -13,8 +13,8 @@ from dataclasses import field
 from typing import cast
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Made, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.records import dataclass
 from turbofix.source.answers import every, parents_in
 from turbofix.source.names import dotted

@@ -17,6 +17,7 @@ from typing import Any
 
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import (
     Bound,
     Class,
@@ -30,7 +31,6 @@ from turbofix.domain.values import (
     Value,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.regex import regex
 from turbofix.source.answers import kept, once_per_node
 from turbofix.source.names import dotted, names_of, parameters, stores, targets

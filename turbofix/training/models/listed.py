@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Tensor, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.source.answers import every, parents_in
 from turbofix.source.names import dotted

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Made, members
 from turbofix.findings import Evidence
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, is_main_test, parameters

@@ -10,9 +10,9 @@ import ast
 from collections.abc import Sequence
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Iterated, Made, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 

@@ -13,7 +13,7 @@ from turbofix.dataflow.provenance import argument_of
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event, Passed
 from turbofix.domain.values import UNKNOWN, Const, Instance, Made, Opaque, Tensor, Union, Value, members
-from turbofix.interpreter.calls import is_module
+from turbofix.interpreter.definitions import is_module
 from turbofix.regex import regex
 from turbofix.source.names import dotted, loads
 from turbofix.source.nodes import walk

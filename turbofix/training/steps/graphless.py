@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.reaching import readers
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Bound, Class, Function, Instance, Made, Namespace, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.source.answers import every
 from turbofix.source.names import walk_here

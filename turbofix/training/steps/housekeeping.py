@@ -11,9 +11,9 @@ from typing import Literal
 
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import External, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import every
 from turbofix.source.names import is_false, walk_here
 from turbofix.source.places import blocks

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from turbofix.dataflow.exports import takers, takers_outside
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Made, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted

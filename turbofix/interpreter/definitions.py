@@ -1,0 +1,178 @@
+"""What the classes and functions of the project declare: bases, fields, parameters, defaults, decorators."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+from turbofix.domain.scopes import Frame
+from turbofix.domain.trace import Arguments
+from turbofix.domain.values import (
+    UNKNOWN,
+    Class,
+    Const,
+    External,
+    Function,
+    Instance,
+    Made,
+    Opaque,
+    Origin,
+    Unknown,
+    Value,
+    members,
+)
+from turbofix.interpreter.state import Interpreter
+from turbofix.library import tables as libraries
+from turbofix.regex import regex
+from turbofix.source.answers import once_per_node
+
+LAYERS = "<layers>"
+"""Where an object keeps what it gave the constructor of ``Sequential``."""
+
+
+def is_module(value: Instance) -> bool:
+    """Whether an object of the project is a torch module: by its bases, or a ``forward`` beside a library's base."""
+    bases = value.cls.externals()
+    if _has_module(bases):
+        return True
+    return type(value.cls.find("forward")) is Function and any(map(_may_be_module, bases))
+
+
+@lru_cache(maxsize=1024)
+def _has_module(bases: tuple[str, ...]) -> bool:
+    return any(
+        name in libraries.MODULE_BASES or libraries.kind_of(name) in ("module", "criterion", "wrapper")
+        for name in bases
+    )
+
+
+def _may_be_module(base: str) -> bool:
+    """Whether a class may derive from a module: it is another library's, and nothing else that is known."""
+    own = base.startswith(("torch.", "builtins.", "abc.", "typing.", "enum."))
+    return not own and libraries.kind_of(base) is None
+
+
+_OF_LOSSES = regex(r"(Loss(?!Net)|Criterion|CrossEntropy|LabelSmoothing)(?=[A-Z0-9_]|$)")
+
+
+def is_criterion(value: Instance) -> bool:
+    """Whether a module of the project computes a loss, by its bases or the name of its class."""
+    if "criterion" in map(libraries.kind_of, value.cls.externals()):
+        return True
+    name = value.cls.node.name
+    return (name.lower().endswith(("loss", "criterion")) or _OF_LOSSES.search(name) is not None) and is_module(value)
+
+
+def stops_gradients(value: Value) -> bool:
+    """Whether a decorator switches gradients off."""
+    for member in members(value):
+        if type(member) is External and member.qualname in ("torch.no_grad", "torch.inference_mode"):
+            return True
+        if type(member) is Made and member.kind == "gradmode":
+            if member.qualname in ("torch.no_grad", "torch.inference_mode"):
+                return True
+            mode = member.arguments.get("mode", 0)
+            if member.qualname == "torch.set_grad_enabled" and mode is not None:
+                return type(mode.value) is Const and mode.value.value is False
+    return False
+
+
+def is_layer(value: Value) -> bool:
+    return any(
+        (type(member) is Made and member.kind in ("module", "criterion"))
+        or (type(member) is Instance and is_module(member))
+        for member in members(value)
+    )
+
+
+def has_decorator(function: Function, *qualnames: str) -> bool:
+    """Whether a function has a decorator of these names."""
+    return bool(function.decorators) and any(
+        type(member) is External and member.qualname in qualnames
+        for value in function.decorators
+        for member in members(value)
+    )
+
+
+def option_default(value: Value) -> Value:
+    """The default inside ``typer.Option(32)``; any other value is itself."""
+    if type(value) is Made and value.kind == "parameter_default":
+        passed = value.arguments.get("default", 0)
+        return passed.value if passed is not None else UNKNOWN
+    return value
+
+
+def default_value(interp: Interpreter, function: Function, default: ast.expr) -> Value:
+    """A default, evaluated where the function was defined."""
+    if isinstance(default, ast.Constant):
+        return Const(default.value, Origin(default, function.module))
+    outer = interp.frame
+    interp.frame = Frame(None, function.scope, function.module)
+    value = interp.eval(default)
+    interp.frame = outer
+    return value
+
+
+def default_in_class(interp: Interpreter, node: ast.expr, owner: Class) -> Value:
+    """An expression of a class body, evaluated in its module."""
+    outer = interp.frame
+    interp.frame = Frame(None, owner.module.scope, owner.module)
+    value = interp.eval(node)
+    interp.frame = outer
+    return value
+
+
+def fields_of(cls: Class) -> list[tuple[ast.AnnAssign, Class]]:
+    """The fields of a dataclass, its bases' first; nothing for other classes."""
+    if not cls.is_dataclass:
+        return []
+    found: dict[str, tuple[ast.AnnAssign, Class]] = {}
+    for owner in reversed(cls.mro()):
+        if type(owner) is Class:
+            for statement in owner.node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    found[statement.target.id] = (statement, owner)
+    return list(found.values())
+
+
+def field_default(interp: Interpreter, statement: ast.AnnAssign, owner: Class) -> Value | None:
+    """The default of a dataclass field, through ``field(default=...)``."""
+    assert isinstance(statement.target, ast.Name)
+    value = owner.names.get(statement.target.id)
+    if isinstance(statement.value, ast.Call):
+        for keyword in statement.value.keywords:
+            if keyword.arg == "default":
+                return default_in_class(interp, keyword.value, owner)
+            if keyword.arg in ("default_factory", "factory"):
+                factory = default_in_class(interp, keyword.value, owner)
+                return interp.call(factory, Arguments(), statement.value)
+        if statement.value.args and isinstance(statement.value.args[0], ast.Constant):
+            return default_in_class(interp, statement.value.args[0], owner)  # pydantic's Field(...)
+        return None if isinstance(value, (Opaque, Unknown)) else value
+    return value
+
+
+@once_per_node
+def declared_parameters(declared: ast.arguments) -> tuple[int, list[tuple[str, ast.arg, ast.expr | None]]]:
+    """How many parameters may be passed by position; and all that have a name of their own, with their defaults."""
+    ordinary = [*declared.posonlyargs, *declared.args]
+    defaults = [*[None] * (len(ordinary) - len(declared.defaults)), *declared.defaults, *declared.kw_defaults]
+    named = [*ordinary, *declared.kwonlyargs]
+    return len(ordinary), [(each.arg, each, default) for each, default in zip(named, defaults, strict=True)]
+
+
+def parameters_given(function: Function, arguments: Arguments) -> dict[str, list[ast.expr]]:
+    """The expressions that are passed for each parameter of a function; none for one out of ``*values``."""
+    declared = function.node.args
+    ordinary, known = declared_parameters(declared)
+    given: dict[str, list[ast.expr]] = {}
+    for index, passed in enumerate(arguments.positions):
+        name = known[index][0] if index < ordinary else getattr(declared.vararg, "arg", None)
+        if name is not None:
+            given.setdefault(name, []).extend([passed.node] if passed.node is not None else [])
+    names = {name for name, _, _ in known}
+    for keyword, passed in arguments.keywords.items():
+        name = keyword if keyword in names else getattr(declared.kwarg, "arg", None)
+        if name is not None:
+            given.setdefault(name, []).extend([passed.node] if passed.node is not None else [])
+    return given

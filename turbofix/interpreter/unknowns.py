@@ -1,0 +1,274 @@
+"""Calls of what is unknown.
+
+It never swallows an act: ``x.backward()``, ``x.step()``, ``x.to()`` are logged whatever ``x`` is.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+
+from turbofix.domain.tensors import (
+    device_meant,
+    elements_passed,
+    hosts_passed,
+    is_dtype,
+    is_layout,
+    joined_hosts,
+    scaled,
+    tensors_passed,
+    unknown_of,
+    with_roles,
+)
+from turbofix.domain.trace import Arguments, EventKind
+from turbofix.domain.values import (
+    NONE,
+    NUMBER,
+    UNKNOWN,
+    Bound,
+    Class,
+    Const,
+    Device,
+    External,
+    Function,
+    Host,
+    Instance,
+    Iterated,
+    Opaque,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+    members,
+)
+from turbofix.interpreter.attributes import child
+from turbofix.interpreter.brains.command_line import invoke_from_command_line
+from turbofix.interpreter.state import Interpreter
+from turbofix.library import tables as libraries
+
+ACTS: dict[str, EventKind] = {
+    "step": "step",
+    "zero_grad": "zero_grad",
+    "update": "update",
+    "unscale_": "unscale",
+    "load_state_dict": "load",
+}
+
+
+READS = frozenset({"item", "tolist", "numpy"})
+
+
+CASTS = frozenset({"half", "float", "double", "bfloat16"})
+
+
+_SAME_TENSOR = libraries.words(
+    """
+    clone contiguous view reshape squeeze unsqueeze requires_grad_ type_as pin_memory flatten
+    """
+)
+
+
+_USES_OF_MODELS = frozenset({"parameters", "named_parameters", "modules", "children"})
+"""Methods that only modules have."""
+
+
+def call_opaque(interp: Interpreter, callee: Opaque, arguments: Arguments, node: ast.AST) -> Value:
+    """A call of something unknown: with tensors it may be a model, a loss, anything that gives a tensor."""
+    callee.uses.add("()")
+    if tensors_passed(arguments) or elements_passed(arguments):
+        callee.uses.add("(tensor)")
+        if len(tensors_passed(arguments)) > 1:
+            callee.uses.add("(tensors)")
+    if interp.loop_depth and (arguments.positions or arguments.keywords or arguments.open):
+        interp.event("unknown_call", node, callee.name, callee, arguments)
+    result = unknown_result(interp, callee, arguments, node)
+    if type(result) is Tensor and result.foreign and callee.uses & _USES_OF_MODELS:
+        result = with_roles(result, frozenset({"output"}))
+        if callee.how == "call":
+            interp.event("forward", node, callee.name, callee, arguments, result)
+    return result
+
+
+def unknown_result(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST) -> Value:
+    tensors = tensors_passed(arguments)
+    if tensors or elements_passed(arguments):
+        return unknown_of(tensors, interp.origin(node))
+    hosts = hosts_passed(arguments)
+    if hosts and type(callee) is not Opaque:
+        return joined_hosts(hosts)
+    hand(interp, arguments, node)
+    return child(interp, callee, f"()@{getattr(node, 'lineno', 0)}", node, "call")
+
+
+def hand(interp: Interpreter, arguments: Arguments, node: ast.AST, *, objects: bool = True) -> None:
+    """Give values to a call that is not followed: it may call functions, and methods of ``objects``."""
+    for value in arguments.values():
+        for member in members(value):
+            if type(member) in (Function, Bound) or (objects and type(member) in (Instance, Class)):
+                interp.handed.append((member, node, interp.control, interp.frame))
+
+
+def call_unknown(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """A library's function of which nothing is known but its name."""
+    if qualname in libraries.TRACKERS:
+        interp.event("show", node, qualname, None, arguments)
+        format_arguments_(interp, arguments, node)
+        return NONE
+    tensors = tensors_passed(arguments)
+    is_class = qualname.rpartition(".")[2][:1].isupper()
+    result: Value
+    if tensors and not is_class:
+        result = unknown_of(tensors, interp.origin(node))
+        result.foreign = not qualname.startswith(libraries.LIKE_TENSORS)
+    elif is_class:
+        result = interp.opaque(qualname + "()", "call", node)
+    elif hosts := hosts_passed(arguments):
+        result = joined_hosts(hosts)
+    else:
+        result = interp.opaque(qualname + "()", "call", node)
+    hand(interp, arguments, node, objects=qualname.partition(".")[0] not in _KEEPING)
+    interp.event("call", node, qualname, None, arguments, result)
+    _run_callbacks(interp, qualname, arguments, node)
+    return result
+
+
+_KEEPING = sys.stdlib_module_names | {"torch", "numpy"}
+"""Packages that call no methods of an object that they are given, but those that every object has."""
+
+
+def format_arguments_(interp: Interpreter, arguments: Arguments, node: ast.AST) -> None:
+    """Tensors that are shown are read on the host."""
+    for passed in (*arguments.positions, *arguments.keywords.values()):
+        interp.show_tensors(passed.value, passed.node or node, "print")
+
+
+_RUNNERS = libraries.words("run launch submit notebook_launcher spawn wrap make main apply map starmap")
+
+
+def _run_callbacks(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> None:
+    """A function that is given to something that runs functions is run."""
+    if qualname.rpartition(".")[2] in _RUNNERS:
+        for passed in arguments.positions:
+            for member in members(passed.value):
+                if isinstance(member, (Function, Bound)):
+                    invoke_from_command_line(interp, member, node)
+
+
+def target_of(name: str, arguments: Arguments) -> Device | None:
+    """Where ``to``, ``cuda`` or ``cpu`` moves something; None for ``to(dtype)``."""
+    if name == "cpu":
+        return "cpu"
+    if name == "cuda":
+        return "cuda"
+    given = [passed.value for passed in arguments.positions[:2]]
+    if name == "type":
+        kinds = [each for value in given for each in members(value)]
+        on_gpu = [type(each) is External and each.qualname.startswith("torch.cuda.") for each in kinds]
+        if any(on_gpu):
+            return "cuda" if all(on_gpu) else "conditional"
+        return None
+    if "device" in arguments.keywords:
+        given = [arguments.keywords["device"].value]
+    elif "other" in arguments.keywords:
+        given = [arguments.keywords["other"].value]
+    elif arguments.rest is not None and not given:
+        return "unknown"
+    for value in given[:1]:
+        return None if is_dtype(value) or is_layout(value) else device_meant(value)
+    return None
+
+
+def label(owner: str, name: str) -> str:
+    return f"{owner}.{name}"
+
+
+def call_method_of_unknown(
+    interp: Interpreter, receiver: Opaque, name: str, arguments: Arguments, node: ast.AST
+) -> Value:
+    receiver.uses.add(name)
+    if name in ("parameters", "named_parameters"):
+        parameter = Tensor(frozenset({"param"}), "unknown", interp.origin(node), receiver)
+        element: Value = parameter if name == "parameters" else Sequence([UNKNOWN, parameter])
+        return Iterated(element, receiver, name, interp.origin(node))
+    if name == "compile" and not arguments.keywords.keys() & {"optimizer", "loss"}:  # (as Keras has it)
+        interp.event("compile", node, name, receiver, arguments, receiver)
+    if name == "step":
+        for member in members(arguments.at(0)):
+            if isinstance(member, (Function, Bound)):
+                interp.call(member, Arguments(), node)
+    known = act_of_unknown(interp, receiver, name, arguments, node)
+    if known is not None:
+        return known
+    method = child(interp, receiver, "." + name, node)
+    if type(method) is Opaque:
+        return call_opaque(interp, method, arguments, node)
+    tensors = tensors_passed(arguments)
+    return unknown_of(tensors, interp.origin(node)) if tensors else UNKNOWN
+
+
+def act_of_unknown(
+    interp: Interpreter, receiver: Value, name: str, arguments: Arguments, node: ast.AST
+) -> Value | None:
+    """An act that its name alone makes worth logging; None for any other method."""
+    value = arguments.at(0)
+    if name == "backward":
+        is_engine = any(type(member) is Tensor for member in members(value))
+        interp.event("backward", node, "engine" if is_engine else "", value if is_engine else receiver, arguments)
+        return NONE
+    if name in ACTS:
+        interp.event(ACTS[name], node, name, receiver, arguments)
+        return UNKNOWN
+    if name in ("to", "cuda", "cpu"):
+        place = target_of(name, arguments)
+        if place is None:
+            interp.event("cast", node, name, receiver, arguments)
+            return receiver
+        interp.event("transfer", node, name, receiver, arguments, receiver)
+        if name == "cpu":
+            interp.event("sync", node, "cpu", receiver)
+        return receiver
+    if name in READS and not arguments.positions:
+        of_numpy = type(receiver) is Opaque and receiver.name.startswith("numpy.")
+        if of_numpy or type(receiver) is Const:  # they lie on the host
+            return Host(None, (interp.origin(node),))
+        interp.event("sync", node, name, interp.absorb(node) or receiver)
+        return Host(None, (interp.origin(node),)) if name == "item" else UNKNOWN
+    if name in ("train", "eval") and len(arguments.positions) <= 1:
+        interp.event("mode", node, name, receiver, arguments)
+        return receiver
+    if name in CASTS and not arguments.positions:
+        interp.event("cast", node, name, receiver, arguments)
+        return receiver
+    if name in libraries.SHOWING_METHODS or name in ("info", "warning", "debug"):
+        return show(interp, receiver, name, arguments, node)
+    if name in ("detach", "long", "int", "bool") or name in _SAME_TENSOR:
+        return receiver
+    if name == "scale" and value is not None:
+        interp.event("scale", node, name, receiver, arguments)
+        return scaled(value, interp.origin(node))
+    if name in ("clip_grad_norm_", "clip_grad_norm", "clip_master_grads"):
+        interp.event("clip", node, name, receiver, arguments)
+        return Tensor(frozenset({"grad"}), "unknown", interp.origin(node))
+    return None
+
+
+def call_method_of_anything(
+    interp: Interpreter, receiver: Value, name: str, arguments: Arguments, node: ast.AST
+) -> Value:
+    known = act_of_unknown(interp, receiver, name, arguments, node)
+    if known is not None:
+        return known
+    tensors = tensors_passed(arguments)
+    if tensors:
+        if interp.loop_depth:
+            interp.event("unknown_call", node, name, receiver, arguments)
+        return unknown_of(tensors, interp.origin(node))
+    return NUMBER if type(receiver) is Unknown and receiver.number else UNKNOWN
+
+
+def show(interp: Interpreter, receiver: Value, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    """A method that shows its arguments; tensors among them are read on the host."""
+    for passed in (*arguments.positions, *arguments.keywords.values()):
+        interp.show_tensors(passed.value, passed.node or node, "print")
+    interp.event("show", node, name, receiver, arguments)
+    return NONE
