@@ -1,12 +1,14 @@
-"""Calls, by what is called."""
+"""Calls, by what is called: the methods of values that are not the project's own, too."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from turbofix.domain.tensors import device_of, reduces_all, tensors_passed, unknown_of, with_roles
 from turbofix.domain.trace import Arguments, completed, prepended
 from turbofix.domain.values import (
+    FROM_FILE,
     NONE,
     UNKNOWN,
     Bound,
@@ -14,28 +16,43 @@ from turbofix.domain.values import (
     Const,
     External,
     Function,
+    Host,
     Instance,
+    Iterated,
     Made,
+    Mapping,
     Method,
+    ModuleValue,
+    Namespace,
     Opaque,
+    Option,
     Partial,
+    Sequence,
     Super,
     Tensor,
     Union,
     Value,
     join,
 )
-from turbofix.interpreter.arguments import evaluate_arguments
-from turbofix.interpreter.attributes import read_attribute
-from turbofix.interpreter.construction import construct, takes
-from turbofix.interpreter.definitions import is_module
+from turbofix.interpreter.attributes import named_member, read_attribute
+from turbofix.interpreter.container_methods import (
+    call_mapping_method,
+    call_namespace_method,
+    call_sequence_method,
+    call_text_method,
+)
+from turbofix.interpreter.containers import of_option
+from turbofix.interpreter.definitions import has_decorator, is_module
 from turbofix.interpreter.iteration import iterate
 from turbofix.interpreter.library_calls import call_external
-from turbofix.interpreter.methods import call_method
 from turbofix.interpreter.models import forward
+from turbofix.interpreter.object_methods import call_inherited_method, call_object_method
+from turbofix.interpreter.project_calls import construct, evaluate_arguments, takes
 from turbofix.interpreter.state import Interpreter
-from turbofix.interpreter.unknowns import call_opaque, unknown_result
+from turbofix.interpreter.torch_methods import call_tensor_method
+from turbofix.interpreter.unknowns import call_method_of_anything, call_method_of_unknown, call_opaque, unknown_result
 from turbofix.library import tables as libraries
+from turbofix.source.names import parameters
 
 
 def evaluate_call(interp: Interpreter, node: ast.Call) -> Value:
@@ -175,3 +192,59 @@ def call_loss_scaler(interp: Interpreter, scaler: Made, arguments: Arguments, no
     interp.event("step", node, "lossscaler", optimizer.value if optimizer is not None else UNKNOWN, arguments)
     interp.event("update", node, "lossscaler", scaler, arguments)
     return NONE
+
+
+def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    """``receiver.name(...)``."""
+    call = _CALLS.get(type(receiver))
+    if call is not None:
+        return call(interp, receiver, name, arguments, node)
+    if type(receiver) is Host:
+        return receiver
+    if type(receiver) is Iterated:
+        if name in ("__next__", "next", "send"):
+            interp.event("next", node, "", receiver, arguments, receiver.element)
+            return receiver.element
+        return UNKNOWN
+    if type(receiver) is Option:
+        if receiver.how == FROM_FILE and type(receiver.default) is Const:
+            return of_option(receiver, call_method(interp, receiver.default, name, arguments, node))
+        return (
+            receiver
+            if name in ("lower", "upper", "strip", "copy")
+            else call_method_of_anything(interp, receiver, name, arguments, node)
+        )
+    if type(receiver) is ModuleValue and name == "update":
+        interp.event("destroy", node, "globals().update", None, arguments)
+        interp.destroy()
+        return NONE
+    if type(receiver) is ModuleValue:  # globals().get(name)
+        return named_member(interp, receiver, arguments.at(0), node)
+    if type(receiver) is Class and receiver.externals() and _makes(receiver, name):
+        init = receiver.find("__init__")
+        taken = [each.arg for each in parameters(init.node)] if type(init) is Function else []
+        kept = {each: passed for each, passed in arguments.keywords.items() if each in taken}
+        return construct(interp, receiver, Arguments([], kept, open=True), node)
+    return call_method_of_anything(interp, receiver, name, arguments, node)
+
+
+def _makes(cls: Class, name: str) -> bool:
+    """Whether a method that a class inherits from a library makes an object of it: with saved weights, or as a file
+    says, which may choose a class where this one is abstract or leaves how it is made to others."""
+    found = [cls.find(each) for base in cls.mro() if type(base) is Class for each in base.names]
+    abstract = any(type(each) is Function and has_decorator(each, "abc.abstractmethod") for each in found)
+    chosen = abstract or type(cls.find("__init__")) is not Function
+    return name in ("from_pretrained", "load_from_checkpoint") or (name.startswith("from_") and not chosen)
+
+
+_CALLS: dict[type[Value], Callable[..., Value]] = {
+    Tensor: call_tensor_method,
+    Instance: call_inherited_method,
+    Made: call_object_method,
+    Opaque: call_method_of_unknown,
+    Mapping: call_mapping_method,
+    Sequence: call_sequence_method,
+    Namespace: call_namespace_method,
+    Const: call_text_method,
+}
+"""Who knows the methods of a class of values."""

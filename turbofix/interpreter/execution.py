@@ -24,8 +24,8 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter.construction import construct
 from turbofix.interpreter.imports import library, load, run
+from turbofix.interpreter.project_calls import construct
 from turbofix.interpreter.state import Interpreter, Settings
 from turbofix.interpreter.syntax import own_nodes
 from turbofix.interpreter.walk import OutOfBudgetError, Walk

@@ -27,13 +27,13 @@ from turbofix.domain.values import (
 )
 from turbofix.interpreter.attributes import child, write_attribute
 from turbofix.interpreter.brains.command_line import call_class_parser, call_parser, options_of
-from turbofix.interpreter.construction import make_base
 from turbofix.interpreter.container_methods import call_mapping_method
 from turbofix.interpreter.containers import items_of
 from turbofix.interpreter.definitions import is_module
 from turbofix.interpreter.iteration import iterate
-from turbofix.interpreter.model_methods import call_model_method
+from turbofix.interpreter.project_calls import make_base
 from turbofix.interpreter.state import Interpreter
+from turbofix.interpreter.torch_methods import call_model_method
 from turbofix.interpreter.unknowns import ACTS, call_method_of_anything, hand, label, show
 from turbofix.library import tables as libraries
 

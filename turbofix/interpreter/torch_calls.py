@@ -40,7 +40,6 @@ from turbofix.domain.values import (
     members,
 )
 from turbofix.interpreter.iteration import iterate
-from turbofix.interpreter.making import device_passed
 from turbofix.interpreter.state import Interpreter
 from turbofix.interpreter.unknowns import call_unknown
 from turbofix.library import tables as libraries
@@ -293,3 +292,10 @@ def _made_tensor(  # noqa: PLR0913
     is_complex = dtype is not None and str(getattr(dtype.value, "qualname", "")).startswith("torch.c")
     roles |= {"made", "complex"} if is_complex else {"made"}
     return Tensor(roles - {"loss"}, place, interp.origin(node), pageable=from_host or place == "cpu")
+
+
+def device_passed(interp: Interpreter, arguments: Arguments) -> Device:
+    passed = arguments.keywords.get("device")
+    if passed is None or (type(passed.value) is Const and passed.value.value is None):
+        return interp.default_device
+    return device_meant(passed.value)
