@@ -177,6 +177,10 @@ class Arguments:
         passed = self.get(name, position)
         return passed.value if passed is not None else None
 
+    def rest_of(self) -> Arguments:
+        """All but the first."""
+        return Arguments(self.positions[1:], self.keywords, self.open, self.star, self.rest)
+
     def values(self) -> list[Value]:
         """All values that are passed."""
         found = [*map(_VALUE, self.positions)]

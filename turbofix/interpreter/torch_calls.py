@@ -13,7 +13,6 @@ from turbofix.domain.tensors import (
     result_of,
     roles_of,
     scaled,
-    tensors_in,
     tensors_passed,
     unknown_of,
 )
@@ -24,22 +23,13 @@ from turbofix.domain.values import (
     Bound,
     Const,
     Device,
-    Entry,
     External,
-    Instance,
-    Made,
-    Mapping,
-    Namespace,
-    Origin,
     Sequence,
     Tensor,
-    Union,
     Value,
-    join_all,
     join_devices,
     members,
 )
-from turbofix.interpreter.iteration import iterate
 from turbofix.interpreter.state import Interpreter
 from turbofix.interpreter.unknowns import call_unknown
 from turbofix.library import tables as libraries
@@ -124,23 +114,6 @@ def deepspeed_initialize(interp: Interpreter, qualname: str, arguments: Argument
     )
 
 
-def checkpoint_wrapper(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    """fairscale's ``self.mlp = checkpoint_wrapper(self.mlp)``: a part of a model, which goes on as the same module."""
-    wrapper = interp.make(qualname, "wrapper", arguments, node, arguments.first("module"), log=False)
-    for wrapped in members(wrapper.inner):
-        if isinstance(wrapped, (Instance, Made)):
-            wrapper.device = wrapped.device
-    return wrapper
-
-
-def deepspeed_arguments(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    parser = arguments.first("parser") or UNKNOWN
-    for member in members(parser):
-        if type(member) is Made and type(member.inner) is Namespace:
-            member.inner.open = True
-    return parser
-
-
 def call_torch(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     package, _, name = qualname.rpartition(".")
     if package == "torch.nn.functional":
@@ -175,37 +148,6 @@ def _call_padding(
         result = unknown_of(tensors, origin)
     interp.event("call", node, qualname, None, arguments, result)
     return result
-
-
-def default_collate(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    """What a loader makes of a list of items without a collate function: the structure of an item, its numbers stacked.
-
-    Of an item that is not known nothing is known but that a batch holds tensors.
-    """
-    item = iterate(interp, arguments.first("batch", "data"), node)
-    result = _collated(interp, item, interp.origin(node))
-    interp.event("call", node, qualname, None, arguments, result)
-    return result
-
-
-def _collated(interp: Interpreter, item: Value, origin: Origin, depth: int = 3) -> Value:
-    if type(item) is Sequence and item.items is not None and depth:
-        items = [_collated(interp, each, origin, depth - 1) for each in item.items]
-        return Sequence(items, interp.control, origin, "list")
-    if type(item) is Sequence and item.element is not None and depth:
-        return Sequence(None, interp.control, origin, "list", _collated(interp, item.element, origin, depth - 1))
-    if isinstance(item, Mapping) and depth:
-        entries = {
-            key: Entry(_collated(interp, entry.value, origin, depth - 1), entry.must, entry.origin)
-            for key, entry in item.entries.items()
-        }
-        element = _collated(interp, item.element, origin, depth - 1) if item.element is not None else None
-        return Mapping(interp.control, origin, entries, item.open, element)
-    if type(item) is Union and depth:
-        return join_all(_collated(interp, each, origin, depth) for each in item.values) or UNKNOWN
-    if type(item) is Const and isinstance(item.value, (str, bytes)):
-        return Sequence(None, interp.control, origin, "list", item)
-    return Tensor(frozenset({"data"}), device_of(list(tensors_in(item)), "cpu"), origin, pageable=True)
 
 
 def set_switch(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:

@@ -216,20 +216,17 @@ PARSERS = _NAMES["parsers"]
 NAMESPACES = _NAMES["namespaces"]
 """Classes whose objects carry values as attributes."""
 
+ABSL_FLAGS = _NAMES["absl_flags"]
+"""Calls that declare an option of the command line."""
+
 STRUCTURED_CLI = _NAMES["structured_cli"]
 """Calls that fill a dataclass, or a function's parameters, from the command line."""
-
-CLASS_PARSERS = frozenset({"transformers.HfArgumentParser", "trl.TrlParser", "trl.H4ArgumentParser"})
-"""Parsers that are made of dataclasses."""
 
 FROM_ARGPARSE = words("lightning.pytorch.Trainer.from_argparse_args pytorch_lightning.Trainer.from_argparse_args")
 """Calls that make a trainer of parsed options and of arguments, which take precedence."""
 
 PASS_THROUGH = _NAMES["pass_through"]
 """Calls that give back their first argument (``cast`` its second), or a copy or a wrapper that behaves like it."""
-
-COLLATES = words("torch.utils.data.default_collate torch.utils.data.default_convert")
-"""Calls that make a batch of a list of items, as loaders do that are given no function for it."""
 
 _TENSOR_FUNCTIONS = words("einops.rearrange einops.reduce einops.repeat torchvision.utils.make_grid")
 _TENSOR_PACKAGES = (
@@ -311,6 +308,7 @@ def canonical(qualname: str) -> str:
 # --- which call makes what ------------------------------------------------------------------------------------------
 
 _KINDS = {name: kind for kind, names in rows_of("kinds.tsv") for name in names.split()}
+_KINDS |= {**dict.fromkeys(PARSERS, "argparse"), **dict.fromkeys(PROGRESS, "progress")}
 
 _OPEN_PACKAGES = rows_of("makes.tsv")
 """Packages whose members (or classes: "Upper") all make one kind of object; the first that fits decides."""
@@ -329,10 +327,6 @@ def kind_of(qualname: str) -> str | None:
     if kind is not None:
         return kind
     package, _, member = qualname.rpartition(".")
-    if qualname in PARSERS:
-        return "argparse"
-    if qualname in PROGRESS:
-        return "progress"
     top = package.partition(".")[0]
     if member in _PRETRAINED_CALLS and top in _PRETRAINED:
         cls = package.rpartition(".")[2]
