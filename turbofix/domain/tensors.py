@@ -30,6 +30,7 @@ from turbofix.domain.values import (
     members,
 )
 from turbofix.library import tables as libraries
+from turbofix.library.tables import NAMES
 
 NO_ROLES: frozenset[str] = frozenset()
 DTYPES = frozenset(
@@ -212,24 +213,11 @@ def _is_data(tensor: Tensor) -> bool:
     return bool(tensor.roles) and tensor.roles <= {"batch", "data"}
 
 
-_CHOSEN = libraries.words("argmax argmin argsort multinomial bernoulli")
-_KEEP_SCALAR = libraries.words(
-    """
-    abs clone contiguous detach exp float double half bfloat16 log log1p neg negative requires_grad_ sqrt square tanh
-    sigmoid relu
-    """
-)
-"""Functions and methods that give a tensor of the same shape, whatever else they are given."""
+_CHOSEN = NAMES["chosen"]
+_KEEP_SCALAR = NAMES["keep_scalar"]
 
 
-_VIEWS = libraries.words(
-    """
-    as_strided chunk contiguous data detach diagonal expand expand_as flatten movedim moveaxis narrow permute ravel
-    real requires_grad_ reshape reshape_as select split squeeze swapaxes swapdims t T mT H tensor_split transpose unbind
-    unflatten unfold unsqueeze vsplit hsplit view view_as
-    """
-)
-"""Functions and methods whose result shares the memory of what they are given, nearly always."""
+_VIEWS = NAMES["views"]
 
 
 def changed(tensor: Tensor, origin: Origin | None = None, **fields: Any) -> Tensor:
@@ -283,9 +271,9 @@ def unknown_of(tensors: list[Tensor], origin: Origin) -> Tensor:
 def in_precision(tensor: Tensor, name: str) -> Tensor:
     """What an operation of that name makes of its operands' precision under autocast, given what it made otherwise."""
     half, last = libraries.precision_of(name, half=tensor.half), name.rpartition(".")[2]
-    if last in libraries.MAKES_COMPLEX:
+    if last in NAMES["makes_complex"]:
         return changed(tensor, roles=tensor.roles | {"complex"}, half=half, foreign=False)
-    if last in libraries.MAKES_REAL and "complex" in tensor.roles:
+    if last in NAMES["makes_real"] and "complex" in tensor.roles:
         return changed(tensor, roles=tensor.roles - {"complex"}, half=half, foreign=False)
     return tensor if half == tensor.half else with_half(tensor, half)
 

@@ -43,36 +43,12 @@ from turbofix.interpreter.definitions import has_decorator, is_module
 from turbofix.interpreter.imports import BY_NAME, defined, library, member_of, run, text_of
 from turbofix.interpreter.state import Interpreter
 from turbofix.library import tables as libraries
+from turbofix.library.tables import NAMES
 
 _DEEPEST_OPAQUE = 6
 
 
-_TENSOR_VIEWS = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
-
-
-_TENSOR_FACTS = libraries.words(
-    """
-    shape ndim requires_grad is_cuda layout is_leaf names itemsize nbytes is_sparse grad_fn _version output_nr
-    retains_grad
-    """
-)
-
-
-_NAMESPACE_METHODS = libraries.words(
-    """
-    update get keys items values copy pop setdefault __dict__ merge_from_file freeze defrost
-    """
-)
-
-
 _WEIGHTS = (frozenset({"param"}), frozenset({"param", "made"}))
-
-
-_READS = frozenset({"shape", "dtype", "ndim", "size", "nbytes"})
-
-
-_TENSORS = ("data", "targets", "tensors", "labels", "train_data", "train_labels", "test_data")
-"""What data sets of torchvision hold."""
 
 
 def read_attribute(interp: Interpreter, value: Value, name: str, node: ast.AST, called: bool = False) -> Value:
@@ -94,8 +70,6 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
     if type(value) is Instance:
         return _read_instance(interp, value, name, node, called)
     if type(value) is External:
-        if name == "FLAGS" and value.qualname == "absl.flags":
-            return interp.absl_flags()
         member, is_dropped = _member_of(value.qualname, name)
         if is_dropped:
             interp.event("import", node, f"{value.qualname}.{name}")
@@ -110,7 +84,7 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
         found = value.attributes.get(name)
         if found is not None:
             return widened(found) if changes(interp, name, found) else found
-        if called or name in _NAMESPACE_METHODS:
+        if called or name in NAMES["namespace_methods"]:
             return Method(value, name)
         return interp.opaque(f"<config>.{name}", "attribute", node) if value.open else UNKNOWN
     if type(value) is ModuleValue:
@@ -120,7 +94,7 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
     if type(value) is Super:
         return read_super(interp, value, name, node)
     if type(value) is Host:
-        return Method(value, name) if called else NUMBER if name in _READS else value
+        return Method(value, name) if called else NUMBER if name in NAMES["array_facts"] else value
     if isinstance(value, Mapping) and not called:
         # a mapping that is read by attribute is an EasyDict, a batch encoding, an output
         entry = value.entries.get(name)
@@ -241,7 +215,7 @@ def device(interp: Interpreter, place: Device, node: ast.AST) -> Made:
 def _read_tensor(interp: Interpreter, value: Tensor, name: str, node: ast.AST, called: bool) -> Value:
     if name == "data":
         return detached(value, interp.origin(node))
-    if name in _TENSOR_VIEWS:
+    if name in NAMES["tensor_views"]:
         return in_precision(value, name)
     if name == "grad":
         interp.event("grad_read", node, "", value)
@@ -250,7 +224,7 @@ def _read_tensor(interp: Interpreter, value: Tensor, name: str, node: ast.AST, c
         return device(interp, value.device, node)
     if name == "dtype":
         return ANY_DTYPE
-    if name in _TENSOR_FACTS:
+    if name in NAMES["tensor_facts"]:
         return NUMBER if name in ("shape", "ndim") else UNKNOWN
     if called:
         return Method(value, name)
@@ -313,7 +287,7 @@ def _read_made(interp: Interpreter, value: Made, name: str, node: ast.AST, calle
             return device(interp, value.device, node)
     if called:
         return Method(value, name)
-    if kind == "dataset" and name in _TENSORS:
+    if kind == "dataset" and name in NAMES["dataset_tensors"]:
         return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
     if kind in ("module", "wrapper", "engine"):
         if kind != "module" and value.inner is not None:

@@ -32,14 +32,7 @@ from turbofix.interpreter.items import read_item
 from turbofix.interpreter.iteration import iterate
 from turbofix.interpreter.state import Interpreter
 from turbofix.interpreter.unknowns import act_of_unknown, call_method_of_anything, label, target_of
-from turbofix.library import tables as libraries
-
-_OF_TEXT = libraries.words(
-    """
-    split rsplit partition rpartition replace removesuffix removeprefix lower upper strip lstrip rstrip title capitalize
-    startswith endswith find rfind index rindex count
-    """
-)
+from turbofix.library.tables import NAMES
 
 
 def call_mapping_method(interp: Interpreter, mapping: Mapping, name: str, arguments: Arguments, node: ast.AST) -> Value:
@@ -196,7 +189,7 @@ def call_text_method(interp: Interpreter, receiver: Const, name: str, arguments:
             interp.show_tensors(passed.value, passed.node or node, "format")
         return interp.text(text, node)
     given = [passed.value.value if type(passed.value) is Const else None for passed in arguments.positions]
-    if name in _OF_TEXT and None not in given and not arguments.keywords:
+    if name in NAMES["text_methods"] and None not in given and not arguments.keywords:
         with contextlib.suppress(TypeError, ValueError):
             made, origin = getattr(text, name)(*given), interp.origin(node)
             if not isinstance(made, (list, tuple)):

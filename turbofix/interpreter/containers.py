@@ -24,6 +24,7 @@ from turbofix.domain.values import (
     members,
 )
 from turbofix.interpreter.state import Interpreter
+from turbofix.library.tables import NAMES
 
 
 def element_of(value: Sequence) -> Value:
@@ -142,13 +143,10 @@ def _of_pairs(value: Sequence) -> Mapping:
 
 def items_of(instance: Instance) -> Mapping | None:
     """What an object holds whose class derives from ``dict``."""
-    if _DICTS.isdisjoint(instance.cls.externals()):
+    if NAMES["dict_classes"].isdisjoint(instance.cls.externals()):
         return None
     held = instance.attributes.setdefault("<items>", Mapping(instance.made_at, instance.origin))
     return held if isinstance(held, Mapping) else None
-
-
-_DICTS = frozenset({"builtins.dict", "collections.OrderedDict", "collections.UserDict", "collections.defaultdict"})
 
 
 def of_option(option: Option, value: Value) -> Value:

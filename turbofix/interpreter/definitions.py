@@ -23,6 +23,7 @@ from turbofix.domain.values import (
 )
 from turbofix.interpreter.state import Interpreter
 from turbofix.library import tables as libraries
+from turbofix.library.tables import NAMES
 from turbofix.regex import regex
 from turbofix.source.answers import once_per_node
 
@@ -41,8 +42,7 @@ def is_module(value: Instance) -> bool:
 @lru_cache(maxsize=1024)
 def _has_module(bases: tuple[str, ...]) -> bool:
     return any(
-        name in libraries.MODULE_BASES or libraries.kind_of(name) in ("module", "criterion", "wrapper")
-        for name in bases
+        name in NAMES["module_bases"] or libraries.kind_of(name) in ("module", "criterion", "wrapper") for name in bases
     )
 
 
@@ -124,14 +124,16 @@ def default_in_class(interp: Interpreter, node: ast.expr, owner: Class) -> Value
 
 def fields_of(cls: Class) -> list[tuple[ast.AnnAssign, Class]]:
     """The fields of a dataclass, its bases' first; nothing for other classes."""
-    if not cls.is_dataclass:
-        return []
+    return annotated(cls) if cls.is_dataclass else []
+
+
+def annotated(cls: Class) -> list[tuple[ast.AnnAssign, Class]]:
+    """The names that a class and its bases declare with a type, with the class that does."""
     found: dict[str, tuple[ast.AnnAssign, Class]] = {}
     for owner in reversed(cls.mro()):
-        if type(owner) is Class:
-            for statement in owner.node.body:
-                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                    found[statement.target.id] = (statement, owner)
+        for statement in owner.node.body if type(owner) is Class else ():
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                found[statement.target.id] = (statement, owner)  # type: ignore[assignment]
     return list(found.values())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from turbofix.domain.scopes import Beside, Frame, Lazy, ModuleFile, Reader, Scope, nothing_beside
 from turbofix.domain.tensors import tensors_in, tensors_passed, with_roles
-from turbofix.domain.trace import Arguments, Control, Event, LoopRecord, Passed, positional
+from turbofix.domain.trace import Arguments, Control, Event, LoopRecord, Passed
 from turbofix.domain.values import (
     Bound,
     Class,
@@ -24,7 +24,7 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter.imports import library, load, run
+from turbofix.interpreter.imports import load, run
 from turbofix.interpreter.project_calls import construct
 from turbofix.interpreter.state import Interpreter, Settings
 from turbofix.interpreter.syntax import own_nodes
@@ -52,7 +52,6 @@ class Execution:
     read: Reader
     complete: bool
     incomplete_because: str | None = None
-    entered: bool = False  # what trains is called from code that was not followed
     unfollowed: tuple[str, ...] = ()  # where nothing trains: what may, and was not followed
     roots: list[Control] = field(default_factory=list)
     frames: dict[Control, Frame] = field(default_factory=dict)  # of every module and call that was executed
@@ -83,10 +82,9 @@ def execute(
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _FRAMES))
     reason: str | None = None
-    unsure: str | None = None
     try:
         run(interp, module)
-        unsure = _run_handed(interp)
+        _run_handed(interp)
         _run_uncalled(interp, module)
     except OutOfBudgetError:
         reason = "it executes more statements than the analysis follows"
@@ -107,9 +105,8 @@ def execute(
         list(interp.loops.values()),
         root,
         read,
-        reason is None and unsure is None,
-        reason or unsure,
-        unsure is not None,
+        reason is None,
+        reason,
         tuple(_unfollowed(interp, module)),
         interp.roots,
         interp.frames,
@@ -120,25 +117,20 @@ def execute(
     )
 
 
-def _run_handed(interp: Interpreter) -> str | None:
-    """Where nothing trains, execute what was handed to calls that were not followed, as these may; why it is unsure.
+def _run_handed(interp: Interpreter) -> None:
+    """Where nothing trains, execute what was handed to calls that were not followed, as these may.
 
     A function is called where it was handed over, with unknown arguments. Of an object it is the methods that speak of
     training, those first that set its attributes: which of them are called, and when, is not known.
     """
-    unsure: str | None = None
-    if any(map(_trains, interp.events)):
-        return None
     interp.in_order = False
-    for value, node, control, frame in interp.handed:  # which may grow meanwhile
+    for value, node, control, frame in interp.handed if not any(map(_trains, interp.events)) else ():  # it may grow
         interp.control, interp.frame = control, frame
         made = interp.call(value, Arguments([], {}, open=True), node) if type(value) is Class else value
         for each in _methods(interp, made) if type(made) is Instance else [made]:
-            if isinstance(each, (Function, Bound)) and _enter(interp, each, node):
-                line, file = getattr(node, "lineno", 0), frame.module.path.name
-                called = each.function if isinstance(each, Bound) else each
-                unsure = f"what line {line} of {file} calls runs `{called.name}`, and was not followed"
-    return unsure
+            called = each.function if type(each) is Bound else each
+            if type(called) is Function and called.node not in interp.called:
+                interp.call(each, Arguments([], {}, open=True), node)
 
 
 _PARTS = ("training_step", "train_step", "fit_batch", "compute_loss")
@@ -149,7 +141,7 @@ _STARTING = ("train", "fit", "run", "step", "optimize")
 def _unfollowed(interp: Interpreter, entry: ModuleFile) -> Iterator[str]:
     """Where nothing trains, in sentences: what looks like a part of a training, calls that were not followed, and files
     that were not come to."""
-    if any(event.kind == "backward" for event in interp.events) or any(map(_trains, interp.events)):
+    if any(map(_trains, interp.events)):
         return
     for node, function in interp.functions.items():
         if node not in interp.called and (function.name in _PARTS or _goes_backward(node)):
@@ -157,7 +149,10 @@ def _unfollowed(interp: Interpreter, entry: ModuleFile) -> Iterator[str]:
             yield f"`{function.name}` (line {line} of {file}) looks like a part of a training: no call of it was seen."
     for value, node, _, frame in interp.handed:
         called = node.func if isinstance(node, ast.Call) else None
-        if isinstance(value, Instance) and isinstance(called, ast.Attribute) and called.attr.startswith(_STARTING):
+        starts = isinstance(called, ast.Attribute) and called.attr.startswith(_STARTING)
+        if called is not None and (
+            (isinstance(value, Instance) and starts) or (isinstance(value, Function) and _goes_backward(value.node))
+        ):
             place = f"line {called.end_lineno} of {frame.module.path.name}"
             yield f"What {place} calls (`{ast.unparse(called)}`) was not followed."
     executed = {each.path for each in interp.modules.values() if each is not None and each.executed}
@@ -202,24 +197,6 @@ def _uses_attributes(function: ast.AST, names: set[str]) -> bool:
 
 def _goes_backward(function: ast.AST) -> bool:
     return any(type(node) is ast.Attribute and node.attr == "backward" for node in own_nodes(function))
-
-
-def _enter(interp: Interpreter, function: Function | Bound, node: ast.AST) -> bool:
-    """Call a function as one does that was not followed; again and again, where it is a step or trains an object: then
-    it is True."""
-    body = (function.function if type(function) is Bound else function).node  # type: ignore[union-attr]
-    if body in interp.called:
-        return False
-    mark = len(interp.events)
-    interp.call(function, Arguments([], {}, open=True), node)
-    new = [event for event in interp.events[mark:] if event.kind == "backward"]
-    if type(function) is Function and (any(map(_trains, new)) or not _goes_backward(body)):
-        return False
-    if new:
-        interp.forget(mark)
-        batches = interp.opaque("batches", "parameter", node)
-        interp.call(library(interp, "unseen code.repeat"), positional(function, batches), node)
-    return bool(new)
 
 
 def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:

@@ -64,6 +64,7 @@ from turbofix.interpreter.torch_calls import (
 )
 from turbofix.interpreter.unknowns import call_unknown
 from turbofix.library import tables as libraries
+from turbofix.library.tables import NAMES
 
 
 def call_external(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
@@ -326,7 +327,7 @@ def _start(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.A
     given = Arguments()
     if "spawn" in qualname or "start_processes" in qualname:
         given.positions.append(Passed(Computed(interp.origin(node), "rank")))
-    is_process = qualname in libraries.PROCESSES
+    is_process = qualname in NAMES["processes"]
     passed = arguments.value("args", None if is_process else 1)
     if type(passed) is Sequence and passed.items is not None:
         given.positions.extend(Passed(item) for item in passed.items)
@@ -372,13 +373,13 @@ _HANDLERS: dict[str, Handler] = {
     "os.getenv": _environment,
     **dict.fromkeys(libraries.SWITCHES, set_switch),
     **dict.fromkeys(libraries.CLIPS, clip),
-    **dict.fromkeys(libraries.RUNTIME, _runtime),
-    **dict.fromkeys(libraries.PASS_THROUGH, _pass_through),
-    **dict.fromkeys(libraries.NAMESPACES, _namespace),
-    **dict.fromkeys(libraries.LAUNCHERS | libraries.PROCESSES, _start),
+    **dict.fromkeys(NAMES["runtime"], _runtime),
+    **dict.fromkeys(NAMES["pass_through"], _pass_through),
+    **dict.fromkeys(NAMES["namespaces"], _namespace),
+    **dict.fromkeys(NAMES["launchers"] | NAMES["processes"], _start),
     **dict.fromkeys(libraries.DEAD_ENDS, _dead_end),
-    **dict.fromkeys(libraries.STRUCTURED_CLI, structured_cli),
-    **dict.fromkeys(libraries.FROM_ARGPARSE, _trainer_from_argparse),
-    **dict.fromkeys(libraries.ABSL_FLAGS, absl_flag),
+    **dict.fromkeys(NAMES["structured_cli"], structured_cli),
+    **dict.fromkeys(NAMES["from_argparse"], _trainer_from_argparse),
+    **dict.fromkeys(NAMES["absl_flags"], absl_flag),
     **OF_CONFIG_FILES,
 }

@@ -36,22 +36,7 @@ from turbofix.interpreter.state import Interpreter
 from turbofix.interpreter.torch_methods import call_model_method
 from turbofix.interpreter.unknowns import ACTS, call_method_of_anything, hand, label, show
 from turbofix.library import tables as libraries
-
-_GATHERING = libraries.words("unwrap_model gather reduce gather_for_metrics pad_across_processes all_gather all_reduce")
-
-
-_AROUND = libraries.words("accumulate autocast no_sync no_backward_sync main_process_first local_main_process_first")
-
-
-_DATASET_COPIES = libraries.words(
-    """
-    map with_format shuffle select filter remove_columns rename_column set_format train_test_split batch
-    select_columns rename_columns sort shard cast_column add_column flatten with_transform set_transform take skip
-    """
-)
-
-
-_OF_DICTS = frozenset({"get", "items", "values", "keys", "update", "pop", "setdefault", "copy"})
+from turbofix.library.tables import NAMES
 
 
 def call_inherited_method(
@@ -82,7 +67,7 @@ def call_inherited_method(
     if is_module(instance):
         return call_model_method(interp, instance, name, arguments, node)
     instance.uses.add(name)
-    if (items := items_of(instance)) is not None and name in _OF_DICTS:
+    if (items := items_of(instance)) is not None and name in NAMES["dict_methods"]:
         return call_mapping_method(interp, items, name, arguments, node)
     if name == "backward":
         interp.event("backward", node, "", arguments.at(0) or instance, arguments)
@@ -223,14 +208,14 @@ def _call_accelerator(interp: Interpreter, made: Made, name: str, arguments: Arg
     if name in ("print", "log"):
         return show(interp, made, name, arguments, node)
     interp.event("call", node, label(made.qualname, name), made, arguments)
-    if name in _GATHERING:
+    if name in NAMES["gathers"]:
         return value or UNKNOWN
     if name == "to_device" and value is not None:
         return (
             join_all(moved(m, "conditional", interp.origin(node)) if type(m) is Tensor else m for m in members(value))
             or UNKNOWN
         )
-    if name in _AROUND:
+    if name in NAMES["around"]:
         return interp.make(
             label(made.qualname, name), "autocast" if name == "autocast" else "nosync", arguments, node, log=False
         )
@@ -241,7 +226,7 @@ def _call_accelerator(interp: Interpreter, made: Made, name: str, arguments: Arg
 
 def _call_dataset(interp: Interpreter, made: Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
     interp.event("call", node, label(made.qualname, name), made, arguments)
-    if name in _DATASET_COPIES:
+    if name in NAMES["dataset_copies"]:
         function = arguments.at(0)
         if name in ("map", "with_transform", "set_transform", "filter") and function is not None:
             item = Tensor(frozenset({"data"}), "cpu", interp.origin(node), made)

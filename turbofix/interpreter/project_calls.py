@@ -28,8 +28,8 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter.brains.command_line import click_options
-from turbofix.interpreter.brains.config_files import COMMAND_LINES, command_line, given_by_hydra
+from turbofix.interpreter.brains.command_line import CLICK, click_options
+from turbofix.interpreter.brains.config_files import command_line, given_by_hydra
 from turbofix.interpreter.containers import merge
 from turbofix.interpreter.definitions import (
     LAYERS,
@@ -47,6 +47,7 @@ from turbofix.interpreter.library_calls import call_external
 from turbofix.interpreter.models import LAYERED, layers_given
 from turbofix.interpreter.state import Interpreter
 from turbofix.library import tables as libraries
+from turbofix.library.tables import NAMES
 
 
 def evaluate_arguments(interp: Interpreter, node: ast.Call) -> Arguments:
@@ -231,7 +232,7 @@ _TELLING = (Instance, Mapping, Class, Function, Bound)
 
 def _execute(interp: Interpreter, function: Function, arguments: Arguments, node: ast.AST | None) -> Value:
     body = function.node
-    if has_decorator(function, "click.option", "click.argument", "rich_click.option"):
+    if has_decorator(function, *CLICK):
         arguments = completed(click_options(interp, function), arguments)
     if has_decorator(function, "hydra.main") and not arguments.positions:
         arguments = given_by_hydra(interp, function)
@@ -264,11 +265,6 @@ def _execute(interp: Interpreter, function: Function, arguments: Arguments, node
 
 
 CONSTRUCTIONS = 12
-
-
-_BASES_MADE = frozenset(
-    {"loader", "dataset", "sampler", "argparse", "optimizer", "scheduler", "accelerator", "trainer"}
-)
 
 
 def takes(cls: Class, arguments: Arguments) -> bool:
@@ -337,11 +333,14 @@ def make_base(interp: Interpreter, instance: Instance, arguments: Arguments, nod
         if is_module(instance):
             continue
         kind = libraries.kind_of(qualname)
-        if qualname in COMMAND_LINES:
+        if qualname in NAMES["lightning_cli"]:
             instance.base = command_line(interp, qualname, arguments, node)
             instance.attributes |= instance.base.attributes
             return
-        if kind in _BASES_MADE and qualname not in ("torch.utils.data.Dataset", "torch.utils.data.IterableDataset"):
+        if kind in NAMES["bases_made"] and qualname not in (
+            "torch.utils.data.Dataset",
+            "torch.utils.data.IterableDataset",
+        ):
             if kind == "argparse":
                 return
             instance.base = interp.make(qualname, kind, arguments, node)

@@ -10,13 +10,14 @@ import ast
 from collections.abc import Callable
 from collections.abc import Mapping as PlainMapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from turbofix.domain.scopes import Beside, Frame, ModuleFile, Reader, Scope
 from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Arguments, Control, Event, EventKind, LoopRecord, join_arguments
 from turbofix.domain.values import (
     UNKNOWN,
+    Bound,
     Class,
     Computed,
     Const,
@@ -38,6 +39,9 @@ STATEMENTS = 300_000
 
 Settings = PlainMapping[ast.AST, str]
 """Literals that a person changes by hand to have the program do something else, by what they are assigned to."""
+
+
+_Given = TypeVar("_Given", bound=Value)
 
 
 class Interpreter:
@@ -203,10 +207,17 @@ class Interpreter:
             found.arguments = join_arguments(found.arguments, arguments) if found.arguments is not None else arguments
         return found
 
-    def forget(self, number: int) -> None:
-        """Take the events back that were logged after so many."""
-        for key in [*self._events][number:]:
-            del self._events[key]
+    def gives(
+        self,
+        result: _Given,
+        node: ast.AST,
+        name: str,
+        receiver: Value | None = None,
+        arguments: Arguments | None = None,
+    ) -> _Given:
+        """Log a call, and give its result."""
+        self.event("call", node, name, receiver, arguments, result)
+        return result
 
     def absorb(self, node: ast.AST) -> Value | None:
         """``x.cpu().numpy()`` is one read, that of the outer call: take the inner one back, and give what it read."""
@@ -309,6 +320,16 @@ class Interpreter:
     def text(self, prefix: str, node: ast.AST) -> Value:
         """A text of which the beginning is known."""
         return Computed(self.origin(node), "cuda:") if prefix.startswith("cuda:") else UNKNOWN
+
+    def show_arguments(self, arguments: Arguments, node: ast.AST, name: str) -> None:
+        """Those among the arguments too."""
+        for passed in (*arguments.positions, *arguments.keywords.values()):
+            self.show_tensors(passed.value, passed.node or node, name)
+
+    def call_own(self, receiver: Value, name: str, arguments: Arguments, node: ast.AST) -> Value | None:
+        """What a method gives that the project defines in an object's class; None where it defines none."""
+        method = receiver.cls.find(name) if type(receiver) is Instance else None
+        return self.call(Bound(receiver, method), arguments, node) if type(method) is Function else None
 
     def show_tensors(self, value: Value, node: ast.AST, name: str) -> None:
         """Tensors that become text are read on the host."""

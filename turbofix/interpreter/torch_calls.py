@@ -33,6 +33,7 @@ from turbofix.domain.values import (
 from turbofix.interpreter.state import Interpreter
 from turbofix.interpreter.unknowns import call_unknown
 from turbofix.library import tables as libraries
+from turbofix.library.tables import NAMES
 
 
 def clip(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
@@ -192,7 +193,7 @@ def _call_tensor_function(  # noqa: PLR0913
         result = in_precision(result_of(tensors, origin, name), qualname)
         result.scalar = result.scalar or (
             package == "torch"
-            and name in libraries.REDUCTIONS
+            and name in NAMES["reductions"]
             and len(arguments.positions) == 1
             and not (arguments.star or arguments.open or arguments.keywords)
         )

@@ -40,24 +40,8 @@ from turbofix.interpreter.attributes import add_weight, child, read_attribute, w
 from turbofix.interpreter.iteration import iterate
 from turbofix.interpreter.models import add_layer, forward, parts_of
 from turbofix.interpreter.state import Interpreter
-from turbofix.interpreter.unknowns import ACTS, CASTS, READS, label, target_of
-from turbofix.library import tables as libraries
-
-_LIKE_ANOTHER = frozenset({"type_as", "view_as", "expand_as", "reshape_as"})
-
-
-_TENSOR_NUMBERS = libraries.words(
-    """
-    size dim numel nelement data_ptr get_device stride element_size ndimension storage_offset
-    """
-)
-
-
-_TENSOR_TRUTHS = libraries.words(
-    """
-    is_contiguous is_floating_point is_complex is_pinned is_set_to is_shared is_signed has_names
-    """
-)
+from turbofix.interpreter.unknowns import ACTS, label, target_of
+from turbofix.library.tables import NAMES
 
 
 def _casts_dtype(arguments: Arguments) -> bool:
@@ -95,7 +79,7 @@ def call_tensor_method(interp: Interpreter, tensor: Tensor, name: str, arguments
         return NONE
     if name in ("to", "cuda", "cpu") or (name == "type" and arguments.positions):
         return _move_tensor(interp, tensor, name, arguments, node)
-    if name in READS:
+    if name in NAMES["reads"]:
         read = interp.absorb(node) or tensor
         interp.event("sync", node, name, read)
         return read_on_host(read, origin)
@@ -105,9 +89,9 @@ def call_tensor_method(interp: Interpreter, tensor: Tensor, name: str, arguments
     if name in ("detach", "detach_"):
         interp.event("call", node, label("Tensor", name), tensor, arguments)
         return detached(tensor, origin)
-    if name in _TENSOR_NUMBERS:
+    if name in NAMES["tensor_numbers"]:
         return NUMBER
-    if name in _TENSOR_TRUTHS:
+    if name in NAMES["tensor_truths"]:
         return UNKNOWN
     if name in ("items", "named_parameters"):  # a batch that is a dict
         return Iterated(Sequence([UNKNOWN, tensor]), tensor, name, origin)
@@ -121,7 +105,7 @@ def call_tensor_method(interp: Interpreter, tensor: Tensor, name: str, arguments
     result: Value
     if name == "copy_":
         result = tensor
-    elif name in _LIKE_ANOTHER:  # the other tensor gives only its shape, type or place
+    elif name in NAMES["like_another"]:  # the other tensor gives only its shape, type or place
         result = moved(
             tensor, device_of([tensor, *tensors_passed(arguments)] if name == "type_as" else [tensor]), origin
         )
@@ -129,7 +113,7 @@ def call_tensor_method(interp: Interpreter, tensor: Tensor, name: str, arguments
         result = in_precision(result_of([tensor, *tensors_passed(arguments)], origin, name), name)
         plain = not (arguments.positions or arguments.keywords or arguments.open or arguments.star)
         # What comes out of a loader or an unknown call may be of another library, whose sums have columns.
-        if plain and name in libraries.REDUCTIONS and not tensor.roles & {"object", "maybe_output", "batch", "data"}:
+        if plain and name in NAMES["reductions"] and not tensor.roles & {"object", "maybe_output", "batch", "data"}:
             result.scalar = bool(tensor.roles)
         if name in ("max", "min", "topk", "sort", "median", "kthvalue") and (
             (arguments.get("dim", 0) is not None) or name in ("topk", "sort")
@@ -139,12 +123,6 @@ def call_tensor_method(interp: Interpreter, tensor: Tensor, name: str, arguments
             result = Sequence(None, interp.control, origin, "tuple", result)
     interp.event("call", node, label("Tensor", name), tensor, arguments, result)
     return result
-
-
-_OF_MODULES = libraries.words("apply requires_grad_ share_memory to_empty gradient_checkpointing_enable fuse half_")
-
-
-_MODEL_PARTS = frozenset({"modules", "children", "named_modules", "named_children"})
 
 
 def _move_model(interp: Interpreter, model: Instance | Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
@@ -169,7 +147,7 @@ def call_model_method(
     origin = interp.origin(node)
     if name in ("to", "cuda", "cpu", "type"):
         return _move_model(interp, model, name, arguments, node)
-    if name in CASTS:
+    if name in NAMES["casts"]:
         interp.event("cast", node, name, model, arguments, model)
         return model
     if name in ("train", "eval"):
@@ -199,14 +177,14 @@ def call_model_method(
     if name == "compile":
         interp.event("compile", node, name, model, arguments, model)
         return NONE
-    if name in _OF_MODULES:
+    if name in NAMES["module_itself"]:
         interp.event("call", node, label("Module", name), model, arguments)
         function = arguments.at(0)
         if name == "apply" and function is not None:
             part = child(interp, model, "<layer>", node)
             interp.call(function, positional(part), node)
         return model
-    if name in _MODEL_PARTS:
+    if name in NAMES["module_parts"]:
         part = join(model, parts_of(interp, model, node)) or model
         return Iterated(part if not name.startswith("named") else Sequence([UNKNOWN, part]), model, name, origin)
     if name in ("register_buffer", "register_parameter", "add_module", "register_module"):

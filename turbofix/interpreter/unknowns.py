@@ -45,6 +45,7 @@ from turbofix.interpreter.attributes import child
 from turbofix.interpreter.brains.command_line import invoke_from_command_line
 from turbofix.interpreter.state import Interpreter
 from turbofix.library import tables as libraries
+from turbofix.library.tables import NAMES
 
 ACTS: dict[str, EventKind] = {
     "step": "step",
@@ -53,23 +54,6 @@ ACTS: dict[str, EventKind] = {
     "unscale_": "unscale",
     "load_state_dict": "load",
 }
-
-
-READS = frozenset({"item", "tolist", "numpy"})
-
-
-CASTS = frozenset({"half", "float", "double", "bfloat16"})
-
-
-_SAME_TENSOR = libraries.words(
-    """
-    clone contiguous view reshape squeeze unsqueeze requires_grad_ type_as pin_memory flatten
-    """
-)
-
-
-_USES_OF_MODELS = frozenset({"parameters", "named_parameters", "modules", "children"})
-"""Methods that only modules have."""
 
 
 def call_opaque(interp: Interpreter, callee: Opaque, arguments: Arguments, node: ast.AST) -> Value:
@@ -82,7 +66,7 @@ def call_opaque(interp: Interpreter, callee: Opaque, arguments: Arguments, node:
     if interp.loop_depth and (arguments.positions or arguments.keywords or arguments.open):
         interp.event("unknown_call", node, callee.name, callee, arguments)
     result = unknown_result(interp, callee, arguments, node)
-    if type(result) is Tensor and result.foreign and callee.uses & _USES_OF_MODELS:
+    if type(result) is Tensor and result.foreign and callee.uses & NAMES["module_uses"]:
         result = with_roles(result, frozenset({"output"}))
         if callee.how == "call":
             interp.event("forward", node, callee.name, callee, arguments, result)
@@ -110,7 +94,7 @@ def hand(interp: Interpreter, arguments: Arguments, node: ast.AST, *, objects: b
 
 def call_unknown(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """A library's function of which nothing is known but its name."""
-    if qualname in libraries.TRACKERS:
+    if qualname in NAMES["trackers"]:
         interp.event("show", node, qualname, None, arguments)
         format_arguments_(interp, arguments, node)
         return NONE
@@ -142,12 +126,9 @@ def format_arguments_(interp: Interpreter, arguments: Arguments, node: ast.AST) 
         interp.show_tensors(passed.value, passed.node or node, "print")
 
 
-_RUNNERS = libraries.words("run launch submit notebook_launcher spawn wrap make main apply map starmap")
-
-
 def _run_callbacks(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> None:
     """A function that is given to something that runs functions is run."""
-    if qualname.rpartition(".")[2] in _RUNNERS:
+    if qualname.rpartition(".")[2] in NAMES["runners"]:
         for passed in arguments.positions:
             for member in members(passed.value):
                 if isinstance(member, (Function, Bound)):
@@ -227,7 +208,7 @@ def act_of_unknown(
         if name == "cpu":
             interp.event("sync", node, "cpu", receiver)
         return receiver
-    if name in READS and not arguments.positions:
+    if name in NAMES["reads"] and not arguments.positions:
         of_numpy = type(receiver) is Opaque and receiver.name.startswith("numpy.")
         if of_numpy or type(receiver) is Const:  # they lie on the host
             return Host(None, (interp.origin(node),))
@@ -236,12 +217,12 @@ def act_of_unknown(
     if name in ("train", "eval") and len(arguments.positions) <= 1:
         interp.event("mode", node, name, receiver, arguments)
         return receiver
-    if name in CASTS and not arguments.positions:
+    if name in NAMES["casts"] and not arguments.positions:
         interp.event("cast", node, name, receiver, arguments)
         return receiver
     if name in libraries.SHOWING_METHODS or name in ("info", "warning", "debug"):
         return show(interp, receiver, name, arguments, node)
-    if name in ("detach", "long", "int", "bool") or name in _SAME_TENSOR:
+    if name in ("detach", "long", "int", "bool") or name in NAMES["same"]:
         return receiver
     if name == "scale" and value is not None:
         interp.event("scale", node, name, receiver, arguments)

@@ -41,16 +41,9 @@ from turbofix.interpreter.expressions import Evaluator
 from turbofix.interpreter.iteration import enter_context, iterate
 from turbofix.interpreter.project_calls import decorate, decorator, invoke
 from turbofix.interpreter.state import handlers_of
-from turbofix.library import tables as libraries
+from turbofix.library.tables import NAMES
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
-
-_DATACLASS = libraries.words(
-    "dataclasses.dataclass pydantic.dataclasses.dataclass chex.dataclass attr.s attrs.define attr.dataclass"
-)
-
-
-_RECORDS = libraries.words("pydantic.BaseModel pydantic.BaseSettings pydantic_settings.BaseSettings typing.NamedTuple")
 
 
 class OutOfBudgetError(Exception):
@@ -329,8 +322,8 @@ class Walk(Evaluator):
         cls = Class(node, outer.module, bases, scope.names)
         externals = {each.qualname for value in decorators for each in members(value) if type(each) is External}
         cls.is_dataclass = (
-            bool(externals & _DATACLASS)
-            or any(name in _RECORDS for name in cls.externals())
+            bool(externals & NAMES["dataclass_decorators"])
+            or any(name in NAMES["records"] for name in cls.externals())
             or any(type(base) is Class and base.is_dataclass for base in cls.mro()[1:])
         )
         self.classes[node] = cls

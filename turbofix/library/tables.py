@@ -26,18 +26,11 @@ def rows_of(name: str) -> list[list[str]]:
     return [line.split("\t") for line in lines if not line.startswith("#")]
 
 
-_NAMES = {name: frozenset(names.split()) for name, names in rows_of("names.tsv")}
+NAMES = {name: frozenset(names.split()) for name, _, names in rows_of("names.tsv")}
+"""Names of libraries that are known together; the table says what they are."""
 
-EXTERNAL = _NAMES["external"]
-"""Packages that are taken from the library even where the project has a file of that name, whose source is not read.
-
-Only a script that lies in such a package means its own."""
-
-LOSSES = _NAMES["losses"]
-"""Functions that compute a loss."""
-
-SCALAR_LOSSES = _NAMES["scalar_losses"]
-"""Modules whose result has no dimension unless ``reduction`` says otherwise."""
+LOSSES = NAMES["losses"]
+SCALAR_LOSSES = NAMES["scalar_losses"]
 
 
 class Gone(NamedTuple):
@@ -75,16 +68,13 @@ def dropped(qualname: str) -> Gone | None:
     return next((_gone()[head] for head in heads if head in _gone()), None)
 
 
-REDUCTIONS = words("sum mean prod")
-"""Functions and methods of tensors that give a tensor without a dimension where they are told none."""
-
-_FLOAT32 = _NAMES["float32"]
+_FLOAT32 = NAMES["float32"]
 _CASTS = frozenset({"float", "double"})
-_HALF = _NAMES["half"]
+_HALF = NAMES["half"]
 
 
 NO_KERNEL, NO_MIXING = "has no kernel for 16 bits", "does not mix 16 and 32 bits"
-_NO_KERNEL = _NAMES["no_kernel"]
+_NO_KERNEL = NAMES["no_kernel"]
 _MIXED: Mapping[str, tuple[tuple[str, int], ...]] = {
     **dict.fromkeys(("index_add", "scatter", "scatter_add", "scatter_reduce"), (("source", 2), ("src", 2))),
     **dict.fromkeys(("smm", "spmm", "sspaddmm"), ()),
@@ -102,8 +92,7 @@ _UNFIT_PACKAGES = {
     "torch_scatter.": NO_MIXING,
     "torch_sparse.": NO_MIXING,
 }
-_FIT = _NAMES["fit"]
-"""What of those packages computes in 16 bits, or is widened by autocast."""
+_FIT = NAMES["fit"]
 _OF_COMPLEX = ("torch.fft.i", "torch.fft.hfft", "torch.istft", "Tensor.istft")
 
 
@@ -150,11 +139,6 @@ def is_product(name: str) -> bool:
     return owner in ("torch", "Tensor", "torch.nn.functional") and last in _HALF
 
 
-MAKES_COMPLEX = words("complex polar view_as_complex stft fft fft2 fftn rfft rfft2 rfftn ifft ifft2 ifftn")
-MAKES_REAL = words("abs angle real imag view_as_real istft hfft irfft irfft2 irfftn")
-"""What gives complex numbers, by its last name, and what gives real ones of these."""
-
-
 def precision_of(name: str, *, half: bool) -> bool:
     """Whether an operation of torch gives 16 bits under autocast, where ``half`` says whether its operands have them.
 
@@ -170,7 +154,7 @@ def is_widened(name: str) -> bool:
     return owner in ("torch", "Tensor", "torch.nn.functional") and last in _FLOAT32 - _CASTS
 
 
-_SEVERAL = _NAMES["several"]
+_SEVERAL = NAMES["several"]
 _CLASSIFIERS = ("alexnet", "convnext", "densenet", "efficientnet", "mobilenet", "resnet", "shufflenet", "vgg", "vit")
 
 
@@ -182,51 +166,22 @@ def returns_tensor(module: str) -> bool:
     return package.startswith("torchvision.models") and "segmentation" not in package and name.startswith(_CLASSIFIERS)
 
 
-FACTORIES = _NAMES["factories"]
-"""Members of ``torch`` that make a tensor. Those named ``..._like`` make it where another tensor is."""
+FACTORIES = NAMES["factories"]
 
 LIKE_TENSORS = ("torch.", "torchvision.transforms.", "torchaudio.", "einops.", "torch_geometric.data.")
 """Packages whose functions and classes give tensors, or what is pinned and moved as tensors are."""
 
-FROM_HOST = frozenset(
-    {"from_numpy", "tensor", "as_tensor", "asarray", "frombuffer", "FloatTensor", "LongTensor", "Tensor"}
-)
+FROM_HOST = NAMES["from_host"]
 """Factories whose content comes from the host's ordinary (pageable) memory."""
 
-NO_TENSOR = _NAMES["no_tensor"]
-"""Functions of ``torch`` that do not return a tensor."""
-
-SWITCHES = _NAMES["switches"]
-"""Calls that set a switch for the whole process."""
-
-RUNTIME = _NAMES["runtime"]
-"""Calls whose result depends on the machine or the launch."""
-
-PROGRESS = _NAMES["progress"]
-"""Calls that put a progress bar around an iterable."""
+NO_TENSOR = NAMES["no_tensor"]
+SWITCHES = NAMES["switches"]
+PROGRESS = NAMES["progress"]
 
 BARS = PROGRESS - words("tqdm.trange tqdm.tnrange progressbar.ProgressBar click.progressbar") | words(
     "accelerate.utils.tqdm accelerate.utils.tqdm.tqdm"
 )
 """Those that give, one by one, all that their first argument gives."""
-
-PARSERS = _NAMES["parsers"]
-"""Classes that parse a command line by declared arguments."""
-
-NAMESPACES = _NAMES["namespaces"]
-"""Classes whose objects carry values as attributes."""
-
-ABSL_FLAGS = _NAMES["absl_flags"]
-"""Calls that declare an option of the command line."""
-
-STRUCTURED_CLI = _NAMES["structured_cli"]
-"""Calls that fill a dataclass, or a function's parameters, from the command line."""
-
-FROM_ARGPARSE = words("lightning.pytorch.Trainer.from_argparse_args pytorch_lightning.Trainer.from_argparse_args")
-"""Calls that make a trainer of parsed options and of arguments, which take precedence."""
-
-PASS_THROUGH = _NAMES["pass_through"]
-"""Calls that give back their first argument (``cast`` its second), or a copy or a wrapper that behaves like it."""
 
 _TENSOR_FUNCTIONS = words("einops.rearrange einops.reduce einops.repeat torchvision.utils.make_grid")
 _TENSOR_PACKAGES = (
@@ -241,34 +196,18 @@ def gives_tensors(qualname: str) -> bool:
     return qualname in _TENSOR_FUNCTIONS or qualname.startswith(_TENSOR_PACKAGES)
 
 
-LAUNCHERS = _NAMES["launchers"]
-"""Calls that run a function in processes of its own; the function is the first argument."""
-
-TRAINERS_START = _NAMES["trainers_start"]
-"""Methods by which a framework's own trainer reads its loaders and trains."""
+TRAINERS_START = NAMES["trainers_start"]
 
 STARTERS = ("multiprocessing.Process", "multiprocessing.spawn", "multiprocessing.start_processes")
 """How calls end that start processes, to which what the script has set is not handed down."""
 
-PROCESSES = words("multiprocessing.Process torch.multiprocessing.Process threading.Thread")
-"""Calls that run ``target=`` with ``args=``."""
-
-CLIPS = _NAMES["clips"]
-"""Calls that clip gradients."""
-
-TRACKERS = _NAMES["trackers"]
-"""Calls that show or log their arguments."""
-
-SHOWING_METHODS = _NAMES["showing_methods"]
-"""Methods that show or log their arguments, on whatever object."""
-
-LOGGING_METHODS = frozenset({"info", "debug", "warning", "error", "critical", "log", "write", "exception"})
+CLIPS = NAMES["clips"]
+SHOWING_METHODS = NAMES["showing_methods"]
+LOGGING_METHODS = NAMES["logging_methods"]
 """Methods of loggers, writers and files that show or log their arguments."""
 
-PREPARES = _NAMES["prepares"]
-"""Methods by which Accelerate and Fabric take models, optimizers and loaders over."""
-
-DEAD_ENDS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"})
+PREPARES = NAMES["prepares"]
+DEAD_ENDS = NAMES["dead_ends"]
 """Calls that do not return."""
 
 # --- canonical names ------------------------------------------------------------------------------------------------
@@ -282,7 +221,7 @@ _FLATTENED = (
 )
 """Packages that re-export the members of all their modules."""
 
-_OPTIMIZER_MODULES = _NAMES["optimizer_modules"]
+_OPTIMIZER_MODULES = NAMES["optimizer_modules"]
 _SAME = {row[0]: row[1] for row in rows_of("same.tsv")}
 
 
@@ -308,16 +247,13 @@ def canonical(qualname: str) -> str:
 # --- which call makes what ------------------------------------------------------------------------------------------
 
 _KINDS = {name: kind for kind, names in rows_of("kinds.tsv") for name in names.split()}
-_KINDS |= {**dict.fromkeys(PARSERS, "argparse"), **dict.fromkeys(PROGRESS, "progress")}
+_KINDS |= {**dict.fromkeys(NAMES["parsers"], "argparse"), **dict.fromkeys(PROGRESS, "progress")}
 
 _OPEN_PACKAGES = rows_of("makes.tsv")
 """Packages whose members (or classes: "Upper") all make one kind of object; the first that fits decides."""
 
 _PRETRAINED = frozenset({"transformers", "diffusers", "peft", "efficientnet_pytorch", "sentence_transformers"})
 _PRETRAINED_CALLS = frozenset({"from_pretrained", "from_config", "from_name"})
-
-MODULE_BASES = _NAMES["module_bases"]
-"""Classes from which models derive, besides torch's own layers."""
 
 
 @lru_cache(maxsize=8192)

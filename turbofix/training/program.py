@@ -185,7 +185,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         distributed=_calls(facts.events, "torch.distributed.init_process_group", "deepspeed.init_distributed"),
         processes=_starts_processes(facts),
         incomplete_because=reason,
-        entered=execution.entered,
         unfollowed=() if trains else execution.unfollowed,
         libraries=_libraries(execution),
         thaws=tuple(sorted(_thaws(analysis))),
