@@ -32,7 +32,7 @@ from turbofix.domain.values import (
     members,
 )
 from turbofix.interpreter.attributes import add_weight, named_member, write_attribute
-from turbofix.interpreter.containers import merge, put_entry
+from turbofix.interpreter.containers import merge, put_keywords
 from turbofix.interpreter.imports import import_by_name
 from turbofix.interpreter.iteration import iterate
 from turbofix.interpreter.state import Handler, Interpreter
@@ -233,14 +233,7 @@ def _dict(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -
     value = arguments.at(0)
     if value is not None:
         merge(interp, mapping, value, strong=True)
-    for key, passed in arguments.keywords.items():
-        place = passed.node or passed.entry
-        origin = interp.origin(place) if place is not None and passed.node is not None else None
-        if origin is None and passed.entry is not None and passed.entry_module is not None:
-            origin = type(interp.origin(node))(passed.entry, passed.entry_module)
-        put_entry(mapping, key, Entry(passed.value, passed.must, origin), True)
-    mapping.open = mapping.open or arguments.open
-    mapping.element = join(mapping.element, arguments.rest)
+    put_keywords(interp, mapping, arguments, True)
     return mapping
 
 

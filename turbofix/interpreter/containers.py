@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from turbofix.domain.trace import Arguments
 from turbofix.domain.values import (
     UNKNOWN,
     Const,
@@ -14,6 +15,7 @@ from turbofix.domain.values import (
     Namespace,
     Opaque,
     Option,
+    Origin,
     Sequence,
     Tensor,
     Union,
@@ -87,6 +89,17 @@ def drop_item(interp: Interpreter, mapping: Mapping, key: Value) -> None:
         mapping.entries[key.value] = Entry(old.value, False, old.origin)
 
 
+def put_keywords(interp: Interpreter, mapping: Mapping, arguments: Arguments, strong: bool) -> None:
+    """Set the entries that are passed by name."""
+    for key, passed in arguments.keywords.items():
+        origin = interp.origin(passed.node) if passed.node is not None else None
+        if origin is None and passed.entry is not None and passed.entry_module is not None:
+            origin = Origin(passed.entry, passed.entry_module)
+        put_entry(mapping, key, Entry(passed.value, passed.must, origin), strong)
+    mapping.open = mapping.open or arguments.open
+    mapping.element = join(mapping.element, arguments.rest)
+
+
 def merge(interp: Interpreter, mapping: Mapping, other: Value, strong: bool) -> None:
     """``mapping.update(other)``."""
     alternatives = [each for member in members(other) if (each := as_mapping(member)) is not None]
@@ -154,3 +167,10 @@ def of_option(option: Option, value: Value) -> Value:
     if type(value) is Sequence and value.items is not None:
         return Sequence([of_option(option, each) for each in value.items], value.made_at, value.origin, value.kind)
     return Option(option.name, value, option.origin, option.how, option.flag, derived=True)
+
+
+def iterated_parts(part: Value, whole: Value, name: str, origin: Origin) -> Iterated:
+    """What ``values``, ``parameters``, ``items``, ``named_modules``, ``keys`` of something run over."""
+    paired = name == "items" or name.startswith("named")
+    element = Sequence([UNKNOWN, part]) if paired else UNKNOWN if name == "keys" else part
+    return Iterated(element, whole, name, origin)

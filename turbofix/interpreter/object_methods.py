@@ -34,7 +34,7 @@ from turbofix.interpreter.iteration import iterate
 from turbofix.interpreter.project_calls import make_base
 from turbofix.interpreter.state import Interpreter
 from turbofix.interpreter.torch_methods import call_model_method
-from turbofix.interpreter.unknowns import ACTS, call_method_of_anything, hand, label, show
+from turbofix.interpreter.unknowns import ACTS, call_closure, call_method_of_anything, hand, show
 from turbofix.library import tables as libraries
 from turbofix.library.tables import NAMES
 
@@ -43,12 +43,11 @@ def call_inherited_method(
     interp: Interpreter, instance: Instance, name: str, arguments: Arguments, node: ast.AST
 ) -> Value:
     """A method that the object's class inherits from a library, or that is not there."""
-    if name.startswith("super."):
-        name = name[6:]
-        if name == "__init__":
-            if instance.base is None:
-                make_base(interp, instance, arguments, node)
-            return NONE
+    name = name.removeprefix("super.")
+    if name == "__init__":
+        if instance.base is None:
+            make_base(interp, instance, arguments, node)
+        return NONE
     if name == "__setattr__" and len(arguments.positions) > 1:
         key = arguments.positions[0].value
         if type(key) is Const and isinstance(key.value, str):
@@ -57,33 +56,24 @@ def call_inherited_method(
     if name == "save_hyperparameters":
         write_attribute(interp, instance, "hparams", _hyperparameters(interp, arguments), node)
         return NONE
-    if instance.base is not None:
-        made = instance.base
-        method = instance.cls.find("create_optimizer") if (made.kind, name) == ("trainer", "train") else None
-        if type(method) is Function:
+    made = instance.base
+    if made is not None:
+        if (made.kind, name) == ("trainer", "train"):
             instance.attributes.setdefault("model", made.arguments.first("model") or UNKNOWN)
-            interp.call(Bound(instance, method), Arguments(), node)
+            interp.call_own(instance, "create_optimizer", Arguments(), node)
         return call_object_method(interp, made, name, arguments, node)
     if is_module(instance):
         return call_model_method(interp, instance, name, arguments, node)
     instance.uses.add(name)
+    externals = instance.cls.externals()
     if (items := items_of(instance)) is not None and name in NAMES["dict_methods"]:
         return call_mapping_method(interp, items, name, arguments, node)
-    if name == "backward":
-        interp.event("backward", node, "", arguments.at(0) or instance, arguments)
-        return NONE
-    if name in ("parse_args", "parse_args_into_dataclasses") and instance.cls.externals():
+    if name in ("parse_args", "parse_args_into_dataclasses") and externals:
         return options_of(interp, instance.cls, node)  # Tap
-    if name in ACTS:
-        interp.event(ACTS[name], node, name, instance, arguments)
-        return UNKNOWN
-    threads = [each for each in instance.cls.externals() if each.endswith(("Thread", "Process"))]
-    if name == "start" and threads and type(run := instance.cls.find("run")) is Function:
-        interp.event("call", node, threads[0], None, arguments)
-        return interp.call(Bound(instance, run), Arguments(), node)
-    if "trainer" in map(libraries.kind_of, instance.cls.externals()):
-        return _call_trainer(interp, instance, name, arguments, node)
-    if instance.cls.externals():
+    if name == "start" and any(each.endswith(("Thread", "Process")) for each in externals):
+        interp.event("call", node, externals[0], None, arguments)
+        return interp.call_own(instance, "run", Arguments(), node) or UNKNOWN
+    if externals:
         hand(interp, positional(instance), node)
     return call_method_of_anything(interp, instance, name, arguments, node)
 
@@ -111,19 +101,18 @@ def _hyperparameters(interp: Interpreter, arguments: Arguments) -> Value:
 
 
 def call_object_method(interp: Interpreter, made: Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    """A method of what a library made, by its kind."""
     made.uses.add(name)
     kind = made.kind
     value = arguments.at(0)
+    if kind in ("module", "wrapper", "criterion", "engine"):
+        return call_model_method(interp, made, name, arguments, node)
     if kind == "argparse":
         return call_parser(interp, made, name, arguments, node)
     if kind == "classparser":
         return call_class_parser(interp, made, name, arguments, node)
-    if kind in ("module", "wrapper", "criterion", "engine"):
-        return call_model_method(interp, made, name, arguments, node)
     if name == "step":
-        for member in members(value):
-            if isinstance(member, (Function, Bound)):
-                interp.call(member, Arguments(), node)
+        call_closure(interp, arguments, node)
     if name == "backward":
         interp.event("backward", node, kind, value or made, arguments)
         return NONE
@@ -133,38 +122,33 @@ def call_object_method(interp: Interpreter, made: Made, name: str, arguments: Ar
     if name in ACTS:
         interp.event(ACTS[name], node, name, made, arguments)
         return UNKNOWN
-    if name in libraries.SHOWING_METHODS or (
-        kind in ("logger", "writer", "progress") and name in libraries.LOGGING_METHODS
-    ):
+    logs = kind in ("logger", "writer", "progress") and name in libraries.LOGGING_METHODS
+    if logs or name in libraries.SHOWING_METHODS:
         return show(interp, made, name, arguments, node)
     if kind == "scaler" and name == "scale":
         interp.event("scale", node, name, made, arguments)
         return scaled(value or UNKNOWN, interp.origin(node))
     if kind in ("accelerator", "fabric"):
         return _call_accelerator(interp, made, name, arguments, node)
-    if kind == "dataset":
-        return _call_dataset(interp, made, name, arguments, node)
     if kind == "trainer":
         return _call_trainer(interp, made, name, arguments, node)
+    interp.event("call", node, f"{made.qualname}.{name}", made, arguments)
+    if kind == "dataset":
+        return _call_dataset(interp, made, name, arguments, node)
     if kind == "tokenizer":
-        interp.event("call", node, label(made.qualname, name), made, arguments)
         if name in ("pad", "__call__", "batch_encode_plus", "encode", "encode_plus", "apply_chat_template"):
             return Tensor(frozenset({"data"}), "cpu", interp.origin(node), made)
-        return (
-            UNKNOWN if name.startswith(("decode", "batch_decode")) else child(interp, made, f".{name}()", node, "call")
-        )
-    interp.event("call", node, label(made.qualname, name), made, arguments)
+        decodes = name.startswith(("decode", "batch_decode"))
+        return UNKNOWN if decodes else child(interp, made, f".{name}()", node, "call")
     if kind == "metric" and name in ("add", "add_batch", "compute"):  # it keeps Arrow rows, made of arrays of the host
         given = (*arguments.positions, *arguments.keywords.values())
         read = next((passed for passed in given if any(True for _ in tensors_in(passed.value, 2))), None)
         if read is not None:
             interp.event("sync", read.node or node, "metric", read.value)
-    if kind == "loader":
-        if name == "__iter__":
-            return Iterated(iterate(interp, made, node), made, "iter", interp.origin(node))
-        if name in ("next", "__next__"):
-            return iterate(interp, made, node)
-    if kind == "nullcontext" or kind == "autocast":
+    if kind == "loader" and name in ("__iter__", "next", "__next__"):
+        element = iterate(interp, made, node)
+        return Iterated(element, made, "iter", interp.origin(node)) if name == "__iter__" else element
+    if kind in ("nullcontext", "autocast"):
         return made
     tensors = tensors_passed(arguments)
     if tensors and kind not in ("optimizer", "scheduler", "writer", "logger", "progress"):
@@ -174,116 +158,82 @@ def call_object_method(interp: Interpreter, made: Made, name: str, arguments: Ar
 
 def _call_accelerator(interp: Interpreter, made: Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """Accelerate and Fabric own placement and stepping."""
-    value = arguments.at(0)
-    values = [passed.value for passed in arguments.positions]
-    interp_result: Value
+    value, called = arguments.at(0), f"{made.qualname}.{name}"
     if name in libraries.PREPARES:
-        for each in values:
-            for member in members(each):
-                if type(member) is Made:
-                    member.attributes["prepared"] = Const(True)
-                if isinstance(member, (Made, Instance)):
-                    member.device = "conditional"
-        single = len(values) == 1 and not arguments.star
-        interp_result = (
-            values[0]
-            if single
-            else Sequence(
-                None if arguments.star else values,
-                interp.control,
-                interp.origin(node),
-                "tuple",
-                join_all(values) if arguments.star else None,
-            )
-        )
-        interp.event("call", node, label(made.qualname, name), made, arguments, interp_result)
-        return interp_result
+        return interp.gives(_prepared(interp, arguments, node), node, called, made, arguments)
     if name in ("clip_grad_norm_", "clip_grad_value_", "clip_gradients"):
         result = Tensor(frozenset({"grad"}), "conditional", interp.origin(node))
-        interp.event("clip", node, label(made.qualname, name), value, arguments, result)
+        interp.event("clip", node, called, value, arguments, result)
         return result
-    if name == "save" or name == "save_state":
-        interp.event("save", node, label(made.qualname, name), value, arguments)
+    if name in ("save", "save_state"):
+        interp.event("save", node, called, value, arguments)
         return NONE
     if name in ("print", "log"):
         return show(interp, made, name, arguments, node)
-    interp.event("call", node, label(made.qualname, name), made, arguments)
+    interp.event("call", node, called, made, arguments)
     if name in NAMES["gathers"]:
         return value or UNKNOWN
     if name == "to_device" and value is not None:
-        return (
-            join_all(moved(m, "conditional", interp.origin(node)) if type(m) is Tensor else m for m in members(value))
-            or UNKNOWN
-        )
+        place = interp.origin(node)
+        return join_all(moved(m, "conditional", place) if type(m) is Tensor else m for m in members(value)) or UNKNOWN
     if name in NAMES["around"]:
-        return interp.make(
-            label(made.qualname, name), "autocast" if name == "autocast" else "nosync", arguments, node, log=False
-        )
+        return interp.make(called, "autocast" if name == "autocast" else "nosync", arguments, node, log=False)
     if name == "launch" and value is not None:
         return interp.call(value, Arguments([], {}, True), node)
     return child(interp, made, f".{name}()", node, "call")
 
 
+def _prepared(interp: Interpreter, arguments: Arguments, node: ast.AST) -> Value:
+    """What ``prepare`` gives back: its arguments, on a device that it chooses."""
+    values = [passed.value for passed in arguments.positions]
+    for member in (each for value in values for each in members(value)):
+        if type(member) is Made:
+            member.attributes["prepared"] = Const(True)
+        if isinstance(member, (Made, Instance)):
+            member.device = "conditional"
+    if arguments.star:
+        return Sequence(None, interp.control, interp.origin(node), "tuple", join_all(values))
+    return values[0] if len(values) == 1 else Sequence(values, interp.control, interp.origin(node))
+
+
 def _call_dataset(interp: Interpreter, made: Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    interp.event("call", node, label(made.qualname, name), made, arguments)
+    item = Tensor(frozenset({"data"}), "cpu", interp.origin(node), made)
+    if name in ("map", "with_transform", "set_transform", "filter"):
+        for member in members(arguments.at(0)):
+            if isinstance(member, (Function, Bound)):
+                interp.call(member, positional(item), node)
     if name in NAMES["dataset_copies"]:
-        function = arguments.at(0)
-        if name in ("map", "with_transform", "set_transform", "filter") and function is not None:
-            item = Tensor(frozenset({"data"}), "cpu", interp.origin(node), made)
-            for member in members(function):
-                if isinstance(member, (Function, Bound)):
-                    interp.call(member, positional(item), node)
         return made
-    if name in ("__getitem__", "__next__"):
-        return Tensor(frozenset({"data"}), "cpu", interp.origin(node), made)
-    return child(interp, made, f".{name}()", node, "call")
+    return item if name in ("__getitem__", "__next__") else child(interp, made, f".{name}()", node, "call")
 
 
-def _call_trainer(
-    interp: Interpreter, trainer: Made | Instance, name: str, arguments: Arguments, node: ast.AST
-) -> Value:
+def _call_trainer(interp: Interpreter, trainer: Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """A framework's trainer: ``fit`` calls the model's own hooks."""
-    qualname = trainer.qualname if isinstance(trainer, Made) else trainer.cls.node.name
-    interp.event("call", node, label(qualname, name), trainer, arguments)
+    interp.event("call", node, f"{trainer.qualname}.{name}", trainer, arguments)
     if name in ("fit", "validate", "test", "predict"):
-        model = arguments.first("model")
-        for member in members(model):
+        for member in members(arguments.first("model")):
             if type(member) is Instance:
                 _call_hooks(interp, member, arguments, node, trains=name == "fit")
     return child(interp, trainer, f".{name}()", node, "call")
 
 
 def _call_hooks(interp: Interpreter, model: Instance, arguments: Arguments, node: ast.AST, *, trains: bool) -> None:
-    given = arguments.get("train_dataloaders", 1) or arguments.get("train_dataloader")
-    evaluation = arguments.get("val_dataloaders", 2) or arguments.get("dataloaders", 1)
-    module = arguments.get("datamodule")
-    sources: list[Value] = [model, *members(module.value if module is not None else None)]
-    if given is not None:
-        sources.extend(members(given.value))
+    given = arguments.value("train_dataloaders", 1) or arguments.value("train_dataloader")
+    evaluation = arguments.value("val_dataloaders", 2) or arguments.value("dataloaders", 1)
+    sources: list[Value] = [model, *members(arguments.value("datamodule")), *members(given)]
     for source in reversed(sources):  # the data are set up before the model is
-        _set_up(interp, source, node)
-    optimizers = model.cls.find("configure_optimizers")
-    if type(optimizers) is Function and trains:
-        interp.call(Bound(model, optimizers), Arguments(), node)
+        interp.call_own(source, "prepare_data", Arguments(), node)
+        interp.call_own(source, "setup", positional(Const("fit")), node)
+    if trains:
+        interp.call_own(model, "configure_optimizers", Arguments(), node)
     hooks = (("training_step", given, "train_dataloader"), ("validation_step", evaluation, "val_dataloader"))
     for hook, passed, provider in hooks if trains else hooks[1:]:
-        method = model.cls.find(hook)
-        if type(method) is not Function:
+        if type(model.cls.find(hook)) is not Function:
             continue
-        loader: Value | None = passed.value if passed is not None else None
+        loader: Value | None = passed
         for source in sources:
-            provide = source.cls.find(provider) if type(source) is Instance else None
-            if type(provide) is Function:
-                loader = interp.call(Bound(source, provide), Arguments(), node)
-        batch = iterate(interp, loader, node) if loader is not None else UNKNOWN
+            loader = interp.call_own(source, provider, Arguments(), node) or loader
+        batch = iterate(interp, loader, node)
         if batch is UNKNOWN:
-            batch = interp.opaque("batch", "element", method.node)
-        interp.call(Bound(model, method), positional(batch, NUMBER), node)
-
-
-def _set_up(interp: Interpreter, source: Value, node: ast.AST) -> None:
-    """What a trainer calls of a module before it asks for optimizers and loaders."""
-    for name, given in (("prepare_data", positional()), ("setup", positional(Const("fit")))):
-        method = source.cls.find(name) if type(source) is Instance else None
-        if type(method) is Function:
-            interp.call(Bound(source, method), given, node)
+            batch = interp.opaque("batch", "element", model.cls.node)
+        interp.call_own(model, hook, positional(batch, NUMBER), node)

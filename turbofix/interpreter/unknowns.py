@@ -33,9 +33,7 @@ from turbofix.domain.values import (
     Function,
     Host,
     Instance,
-    Iterated,
     Opaque,
-    Sequence,
     Tensor,
     Unknown,
     Value,
@@ -43,6 +41,7 @@ from turbofix.domain.values import (
 )
 from turbofix.interpreter.attributes import child
 from turbofix.interpreter.brains.command_line import invoke_from_command_line
+from turbofix.interpreter.containers import iterated_parts
 from turbofix.interpreter.state import Interpreter
 from turbofix.library import tables as libraries
 from turbofix.library.tables import NAMES
@@ -96,7 +95,7 @@ def call_unknown(interp: Interpreter, qualname: str, arguments: Arguments, node:
     """A library's function of which nothing is known but its name."""
     if qualname in NAMES["trackers"]:
         interp.event("show", node, qualname, None, arguments)
-        format_arguments_(interp, arguments, node)
+        interp.show_arguments(arguments, node, "print")
         return NONE
     tensors = tensors_passed(arguments)
     is_class = qualname.rpartition(".")[2][:1].isupper()
@@ -120,12 +119,6 @@ _KEEPING = sys.stdlib_module_names | {"torch", "numpy"}
 """Packages that call no methods of an object that they are given, but those that every object has."""
 
 
-def format_arguments_(interp: Interpreter, arguments: Arguments, node: ast.AST) -> None:
-    """Tensors that are shown are read on the host."""
-    for passed in (*arguments.positions, *arguments.keywords.values()):
-        interp.show_tensors(passed.value, passed.node or node, "print")
-
-
 def _run_callbacks(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> None:
     """A function that is given to something that runs functions is run."""
     if qualname.rpartition(".")[2] in NAMES["runners"]:
@@ -137,46 +130,32 @@ def _run_callbacks(interp: Interpreter, qualname: str, arguments: Arguments, nod
 
 def target_of(name: str, arguments: Arguments) -> Device | None:
     """Where ``to``, ``cuda`` or ``cpu`` moves something; None for ``to(dtype)``."""
-    if name == "cpu":
-        return "cpu"
-    if name == "cuda":
-        return "cuda"
-    given = [passed.value for passed in arguments.positions[:2]]
+    if name in ("cpu", "cuda"):
+        return name  # type: ignore[return-value]
+    given = arguments.at(0)
     if name == "type":
-        kinds = [each for value in given for each in members(value)]
+        kinds = members(given)
         on_gpu = [type(each) is External and each.qualname.startswith("torch.cuda.") for each in kinds]
-        if any(on_gpu):
-            return "cuda" if all(on_gpu) else "conditional"
-        return None
+        return ("cuda" if all(on_gpu) else "conditional") if any(on_gpu) else None
     if "device" in arguments.keywords:
-        given = [arguments.keywords["device"].value]
-    elif "other" in arguments.keywords:
-        given = [arguments.keywords["other"].value]
-    elif arguments.rest is not None and not given:
+        given = arguments.keywords["device"].value
+    elif given is None and arguments.rest is not None:
         return "unknown"
-    for value in given[:1]:
-        return None if is_dtype(value) or is_layout(value) else device_meant(value)
-    return None
-
-
-def label(owner: str, name: str) -> str:
-    return f"{owner}.{name}"
+    return None if given is None or is_dtype(given) or is_layout(given) else device_meant(given)
 
 
 def call_method_of_unknown(
     interp: Interpreter, receiver: Opaque, name: str, arguments: Arguments, node: ast.AST
 ) -> Value:
+    """A method of something unknown, which remembers it."""
     receiver.uses.add(name)
     if name in ("parameters", "named_parameters"):
-        parameter = Tensor(frozenset({"param"}), "unknown", interp.origin(node), receiver)
-        element: Value = parameter if name == "parameters" else Sequence([UNKNOWN, parameter])
-        return Iterated(element, receiver, name, interp.origin(node))
+        weight = Tensor(frozenset({"param"}), "unknown", interp.origin(node), receiver)
+        return iterated_parts(weight, receiver, name, interp.origin(node))
     if name == "compile" and not arguments.keywords.keys() & {"optimizer", "loss"}:  # (as Keras has it)
         interp.event("compile", node, name, receiver, arguments, receiver)
     if name == "step":
-        for member in members(arguments.at(0)):
-            if isinstance(member, (Function, Bound)):
-                interp.call(member, Arguments(), node)
+        call_closure(interp, arguments, node)
     known = act_of_unknown(interp, receiver, name, arguments, node)
     if known is not None:
         return known
@@ -185,6 +164,13 @@ def call_method_of_unknown(
         return call_opaque(interp, method, arguments, node)
     tensors = tensors_passed(arguments)
     return unknown_of(tensors, interp.origin(node)) if tensors else UNKNOWN
+
+
+def call_closure(interp: Interpreter, arguments: Arguments, node: ast.AST) -> None:
+    """``optimizer.step(closure)``."""
+    for member in members(arguments.at(0)):
+        if isinstance(member, (Function, Bound)):
+            interp.call(member, Arguments(), node)
 
 
 def act_of_unknown(
@@ -199,30 +185,26 @@ def act_of_unknown(
     if name in ACTS:
         interp.event(ACTS[name], node, name, receiver, arguments)
         return UNKNOWN
-    if name in ("to", "cuda", "cpu"):
-        place = target_of(name, arguments)
-        if place is None:
-            interp.event("cast", node, name, receiver, arguments)
-            return receiver
+    place = target_of(name, arguments) if name in ("to", "cuda", "cpu") else None
+    if place is not None:
         interp.event("transfer", node, name, receiver, arguments, receiver)
         if name == "cpu":
             interp.event("sync", node, "cpu", receiver)
         return receiver
+    if name == "to" or (name in NAMES["casts"] and not arguments.positions):
+        interp.event("cast", node, name, receiver, arguments)
+        return receiver
     if name in NAMES["reads"] and not arguments.positions:
-        of_numpy = type(receiver) is Opaque and receiver.name.startswith("numpy.")
-        if of_numpy or type(receiver) is Const:  # they lie on the host
-            return Host(None, (interp.origin(node),))
-        interp.event("sync", node, name, interp.absorb(node) or receiver)
-        return Host(None, (interp.origin(node),)) if name == "item" else UNKNOWN
+        on_host = type(receiver) is Const or (type(receiver) is Opaque and receiver.name.startswith("numpy."))
+        if not on_host:
+            interp.event("sync", node, name, interp.absorb(node) or receiver)
+        return Host(None, (interp.origin(node),)) if on_host or name == "item" else UNKNOWN
     if name in ("train", "eval") and len(arguments.positions) <= 1:
         interp.event("mode", node, name, receiver, arguments)
         return receiver
-    if name in NAMES["casts"] and not arguments.positions:
-        interp.event("cast", node, name, receiver, arguments)
-        return receiver
     if name in libraries.SHOWING_METHODS or name in ("info", "warning", "debug"):
         return show(interp, receiver, name, arguments, node)
-    if name in ("detach", "long", "int", "bool") or name in NAMES["same"]:
+    if name in NAMES["same"]:
         return receiver
     if name == "scale" and value is not None:
         interp.event("scale", node, name, receiver, arguments)
@@ -249,7 +231,6 @@ def call_method_of_anything(
 
 def show(interp: Interpreter, receiver: Value, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """A method that shows its arguments; tensors among them are read on the host."""
-    for passed in (*arguments.positions, *arguments.keywords.values()):
-        interp.show_tensors(passed.value, passed.node or node, "print")
+    interp.show_arguments(arguments, node, "print")
     interp.event("show", node, name, receiver, arguments)
     return NONE
