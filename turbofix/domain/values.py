@@ -79,6 +79,10 @@ class Option(Value):
     flag: bool = False
     derived: bool = False
 
+    def made(self, default: Value) -> Option:
+        """What the program computed with it."""
+        return Option(self.name, default, self.origin, self.how, self.flag, derived=True)
+
 
 FROM_FILE = "config"
 """How an option is given that stands in a file."""
@@ -591,6 +595,11 @@ def widened(value: Value) -> Value:
 def is_hashable(value: object) -> bool:
     """Whether a literal can be a key."""
     return isinstance(value, (str, int, float, bool, bytes, complex, type(None))) or value is Ellipsis
+
+
+def default_of(value: Value) -> Value:
+    """What an option is by default; any other value is itself."""
+    return value.default if type(value) is Option else value
 
 
 def is_number(value: Value) -> bool:

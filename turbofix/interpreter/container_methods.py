@@ -59,8 +59,8 @@ def call_mapping_method(interp: Interpreter, mapping: Mapping, name: str, argume
     if name in ("to", "cuda", "cpu"):
         interp.event("transfer", node, name, mapping, arguments, mapping)
         first = next(tensors_in(mapping), None)
-        element = moved(first, target_of(name, arguments) or "unknown", origin) if first else mapping.element
-        return Mapping(interp.control, mapping.origin, {}, True, element)
+        moved_element = moved(first, target_of(name, arguments) or "unknown", origin) if first else mapping.element
+        return Mapping(interp.control, mapping.origin, {}, True, moved_element)
     if name == "clear" and interp.certainty(mapping.made_at) == "strong":
         mapping.entries.clear()
         return NONE
@@ -84,9 +84,8 @@ def _take(interp: Interpreter, mapping: Mapping, name: str, arguments: Arguments
     if not (type(key) is Const and is_hashable(key.value)):
         return read_item(interp, mapping, key, node)
     entry = mapping.entries.get(key.value)
-    found: Value | None
     if entry is not None:
-        found = entry.value if entry.must else join(entry.value, default)
+        found: Value | None = entry.value if entry.must else join(entry.value, default)
     else:
         found = join(mapping.element or UNKNOWN, default) if mapping.open else default
     if name == "setdefault" and not (entry is not None and entry.must):

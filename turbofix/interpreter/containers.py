@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from turbofix.domain.trace import Arguments
 from turbofix.domain.values import (
@@ -89,6 +90,12 @@ def drop_item(interp: Interpreter, mapping: Mapping, key: Value) -> None:
         mapping.entries[key.value] = Entry(old.value, False, old.origin)
 
 
+def place_in(items: Collection[object] | None, key: Value | None) -> int | None:
+    """The number of the item that a key names; None where it is not known, or there is none."""
+    number = key.value if items is not None and type(key) is Const else None
+    return number if isinstance(number, int) and items is not None and -len(items) <= number < len(items) else None
+
+
 def put_keywords(interp: Interpreter, mapping: Mapping, arguments: Arguments, strong: bool) -> None:
     """Set the entries that are passed by name."""
     for key, passed in arguments.keywords.items():
@@ -166,7 +173,7 @@ def of_option(option: Option, value: Value) -> Value:
     """What was computed of an option's default, as what the option decides."""
     if type(value) is Sequence and value.items is not None:
         return Sequence([of_option(option, each) for each in value.items], value.made_at, value.origin, value.kind)
-    return Option(option.name, value, option.origin, option.how, option.flag, derived=True)
+    return option.made(value)
 
 
 def iterated_parts(part: Value, whole: Value, name: str, origin: Origin) -> Iterated:

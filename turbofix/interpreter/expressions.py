@@ -45,6 +45,13 @@ _LOOKED_INTO = frozenset({Lazy, Union, Const})
 _BUILTINS = frozenset(dir(__builtins__)) if not isinstance(__builtins__, dict) else frozenset(__builtins__)
 
 
+_DISPLAYS: dict[type[ast.expr], Literal["list", "tuple", "set"]] = {
+    ast.Tuple: "tuple",
+    ast.List: "list",
+    ast.Set: "set",
+}
+
+
 class Evaluator(Operators):
     """Expressions, each by the method that is called as its class of nodes."""
 
@@ -110,27 +117,21 @@ class Evaluator(Operators):
         return UNKNOWN
 
     def eval_tuple(self, node: ast.Tuple | ast.List | ast.Set) -> Sequence:
-        kind: Literal["list", "tuple", "set"] = (
-            "tuple" if isinstance(node, ast.Tuple) else "list" if isinstance(node, ast.List) else "set"
-        )
+        kind = _DISPLAYS[type(node)]
         if ast.Starred not in map(type, node.elts):
             return Sequence([self.eval(each) for each in node.elts], self.control, self.origin(node), kind)
-        items: list[Value] | None = []
-        element: Value | None = None
+        items: list[Value] = []
+        is_known = True
         for each in node.elts:
             value = self.eval(each)
-            if not isinstance(each, ast.Starred):
-                element = join(element, value)
-                if items is not None:
-                    items.append(value)
-            elif type(value) is Sequence and value.items is not None:
-                element = join(element, join_all(value.items))
-                if items is not None:
-                    items.extend(value.items)
+            if isinstance(each, ast.Starred):
+                is_known = is_known and type(value) is Sequence and value.items is not None
+                unpacked = value.items if type(value) is Sequence else None
+                items += unpacked if unpacked is not None else [iterate(self, value, each)]
             else:
-                element = join(element, iterate(self, value, each))
-                items = None
-        return Sequence(items, self.control, self.origin(node), kind, None if items is not None else element)
+                items.append(value)
+        element = None if is_known else join_all(items)
+        return Sequence(items if is_known else None, self.control, self.origin(node), kind, element)
 
     eval_list = eval_set = eval_tuple
 
@@ -145,39 +146,24 @@ class Evaluator(Operators):
         return mapping
 
     def eval_joinedstr(self, node: ast.JoinedStr) -> Value:
-        text: list[str] | None = []
+        text: list[str] = []
         option: Option | None = None
+        is_known = True
         for part in node.values:
-            if isinstance(part, ast.Constant):
-                if text is not None:
-                    text.append(str(part.value))
-                continue
             if not isinstance(part, ast.FormattedValue):
+                text += [str(part.value)] if is_known and isinstance(part, ast.Constant) else []
                 continue
             value = self.eval(part.value)
             self.show_tensors(value, part.value, "format")
             if type(value) is Option and value.how == FROM_FILE:
                 option, value = value, value.default
-            if (
-                type(value) is Const
-                and isinstance(value.value, (str, int))
-                and part.format_spec is None
-                and text is not None
-            ):
-                text.append(str(value.value))
-            elif text is not None:
-                return self._format_rest(node, part, "".join(text))
-        whole = Const("".join(text or ()), self.origin(node))
-        if option is None:
-            return whole
-        return Option(option.name, whole, option.origin, option.how, option.flag, derived=True)
-
-    def _format_rest(self, node: ast.JoinedStr, stopped: ast.FormattedValue, prefix: str) -> Value:
-        """The rest of an f-string whose text is not known from ``stopped`` on."""
-        for part in node.values[node.values.index(stopped) + 1 :]:
-            if isinstance(part, ast.FormattedValue):
-                self.show_tensors(self.eval(part.value), part.value, "format")
-        return self.text(prefix, node)
+            is_text = type(value) is Const and isinstance(value.value, (str, int)) and part.format_spec is None
+            is_known = is_known and is_text
+            text += [str(value.value)] if is_known and type(value) is Const else []
+        if not is_known:
+            return self.text("".join(text), node)
+        whole = Const("".join(text), self.origin(node))
+        return option.made(whole) if option is not None else whole
 
     def eval_namedexpr(self, node: ast.NamedExpr) -> Value:
         value = self.eval(node.value)
@@ -187,21 +173,15 @@ class Evaluator(Operators):
     def eval_ifexp(self, node: ast.IfExp) -> Value:
         truth = truth_of(self.test(node.test))
         up = self.control
-        if truth is not None:
-            self.enter("if", node, 0 if truth else 1, decided=True)
-            value = self.eval(node.body if truth else node.orelse)
-            self.control = up
-            return value
-        given = _given_in(node)
-        self.enter("if", node, 0)
-        first = self.eval(node.body)
-        self.control = up
-        self.enter("if", node, 1)
-        second = self.eval(node.orelse)
-        self.control = up
-        first = without_none(first) if given is node.body else first
-        second = without_none(second) if given is node.orelse else second
-        return join(first, second) or UNKNOWN
+        given = _given_in(node) if truth is None else None
+        found: Value | None = None
+        for side, branch in enumerate((node.body, node.orelse)):
+            if truth is None or truth is not bool(side):
+                self.enter("if", node, side, decided=truth is not None)
+                value = self.eval(branch)
+                self.control = up
+                found = join(found, without_none(value) if given is branch else value)
+        return found or UNKNOWN
 
     def eval_boolop(self, node: ast.BoolOp) -> Value:
         stops_when = isinstance(node.op, ast.Or)
@@ -321,11 +301,7 @@ def _given_in(node: ast.IfExp) -> ast.expr | None:
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or dotted(test.left) is None:
         return None
     other = test.comparators[0]
-    if (
-        not isinstance(other, ast.Constant)
-        or other.value is not None
-        or not isinstance(test.ops[0], (ast.Is, ast.IsNot))
-    ):
+    if not isinstance(other, ast.Constant) or other.value is not None or type(test.ops[0]) not in (ast.Is, ast.IsNot):
         return None
     branch = node.body if isinstance(test.ops[0], ast.IsNot) else node.orelse
     return branch if dotted(branch) == dotted(test.left) else None
@@ -336,7 +312,7 @@ def without_none(value: Value) -> Value:
     kept: Value | None = None
     for member in members(value):
         if type(member) is Option and type(member.default) is Const and member.default.value is None:
-            kept = join(kept, Option(member.name, UNKNOWN, member.origin, member.how, member.flag, derived=True))
+            kept = join(kept, member.made(UNKNOWN))
         elif not (type(member) is Const and member.value is None):
             kept = join(kept, member)
     return kept or value

@@ -16,10 +16,10 @@ from turbofix.domain.values import (
     Mapping,
     ModuleValue,
     Opaque,
-    Option,
     Origin,
     Union,
     Value,
+    default_of,
     join_all,
     members,
 )
@@ -229,7 +229,7 @@ def _named(interp: Interpreter, name: str, here: ModuleFile) -> Value:
 
 def text_of(value: Value | None) -> str | None:
     """The text that a value is, or is by default."""
-    default = value.default if type(value) is Option else value
+    default = default_of(value) if value is not None else None
     return default.value if type(default) is Const and isinstance(default.value, str) else None
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import ast
 
 from turbofix.domain.tensors import part_of, tensors_in
-from turbofix.domain.trace import Arguments, Passed
+from turbofix.domain.trace import Arguments, positional
 from turbofix.domain.values import (
     CUT,
     FROM_FILE,
     NONE,
     NUMBER,
     UNKNOWN,
-    Bound,
     Computed,
     Const,
     External,
-    Function,
     Host,
     Instance,
     Iterated,
@@ -30,14 +28,15 @@ from turbofix.domain.values import (
     Tensor,
     Unknown,
     Value,
+    default_of,
     is_hashable,
     join,
     join_all,
     members,
     widened,
 )
-from turbofix.interpreter.attributes import _read, changes, child, named_member, write_attribute
-from turbofix.interpreter.containers import element_of, items_of, of_option, put
+from turbofix.interpreter.attributes import changes, child, named_member, read_attribute, write_attribute
+from turbofix.interpreter.containers import element_of, items_of, of_option, place_in, put
 from turbofix.interpreter.definitions import is_module
 from turbofix.interpreter.imports import fill
 from turbofix.interpreter.state import Interpreter
@@ -46,13 +45,10 @@ from turbofix.interpreter.state import Interpreter
 def read_item(interp: Interpreter, container: Value, key: Value | None, node: ast.AST) -> Value:
     """``container[key]``; the key is None for a slice."""
     found: Value | None = None
-    if (
-        type(key) is Const
-        and type(key.value) is int
-        and any(isinstance(member, (Tensor, Host)) for member in members(container))
-    ):
+    held = members(container)
+    if type(key) is Const and type(key.value) is int and any(isinstance(member, (Tensor, Host)) for member in held):
         interp.event("index", node, "", container)
-    for member in members(container):
+    for member in held:
         if not (type(member) is Const and member.value is None):  # None has no items: what is read is of the others
             found = join(found, _read_item(interp, member, key, node))
     return found or UNKNOWN
@@ -69,54 +65,51 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
         found = _sequence_item(interp, value, key, node)
         return widened(found) if type(found) is Const and value.kind == "list" and interp.may_repeat else found
     if type(value) is Tensor:
-        if _is_old_read(node):
-            interp.event("sync", node, "data", value)
-            return Host(value, (interp.origin(node),))
-        # an output's item by the name of the loss is the loss
-        is_loss = type(key) is Const and isinstance(key.value, str) and "loss" in key.value
-        part = part_of(value, frozenset({"loss"}) if is_loss else frozenset(), interp.origin(node))
-        part.pageable = part.pageable or (isinstance(node, ast.Subscript) and is_scattered(node.slice, key))
-        return part
-    if type(value) is Host:
-        return value
-    if type(value) is Namespace:
-        if type(key) is Const and isinstance(key.value, str):
-            return _read(interp, value, key.value, node, False)
-        return join_all(value.attributes.values()) or UNKNOWN
+        return _tensor_item(interp, value, key, node)
     if type(value) is Instance:
-        method = value.cls.find("__getitem__")
-        if type(method) is Function:
-            return interp.call(Bound(value, method), Arguments([Passed(key or UNKNOWN)]), node)
-        if (items := items_of(value)) is not None:
-            return _read_item(interp, items, key, node)
-        return value if is_module(value) else UNKNOWN
+        own = interp.call_own(value, "__getitem__", positional(key or UNKNOWN), node)
+        items = items_of(value) if own is None else None
+        found = _read_item(interp, items, key, node) if items is not None else UNKNOWN
+        return own or (value if items is None and is_module(value) else found)
     if type(value) is Made:
         return _made_item(interp, value, key, node)
     if type(value) is Opaque:
         value.uses.add("[]")
-        return child(
-            interp,
-            value,
-            f"[{key.value!r}]" if type(key) is Const else "[]",
-            node,
-            "element" if value.how == "element" else "attribute",
-        )
-    if type(value) is Iterated:
-        return value.element
-    if type(value) is Option and value.how == "config" and type(value.default) is Const:
+        name = f"[{key.value!r}]" if type(key) is Const else "[]"
+        return child(interp, value, name, node, "element" if value.how == "element" else "attribute")
+    if type(value) is Namespace:
+        if type(key) is Const and isinstance(key.value, str):
+            return read_attribute(interp, value, key.value, node)
+        return join_all(value.attributes.values()) or UNKNOWN
+    if type(value) is Option and value.how == FROM_FILE and type(value.default) is Const:
         return of_option(value, _read_item(interp, value.default, key, node))
     if type(value) is Const and isinstance(value.value, (str, tuple)):
-        if key is None:
-            within = _bounds(interp, node)
-            return Const(value.value[within], interp.origin(node)) if within is not None else UNKNOWN
-        index = key.value if type(key) is Const else None
-        in_range = isinstance(index, int) and -len(value.value) <= index < len(value.value)
-        return Const(value.value[index], value.origin) if isinstance(index, int) and in_range else UNKNOWN
-    if type(value) is External:
-        return _external_item(value, key, node, interp)
+        text = value.value
+        within = _bounds(interp, node) if key is None else None
+        number = place_in(text, key)
+        if within is not None:
+            return Const(text[within], interp.origin(node))
+        return Const(text[number], value.origin) if number is not None else UNKNOWN
+    if type(value) is External and value.qualname.endswith(".__dict__"):
+        return named_member(interp, External(value.qualname.removesuffix(".__dict__")), key, node)
+    if type(value) is External and value.qualname == "os.environ":
+        return Computed(interp.origin(node), "os.environ")
     if type(value) is ModuleValue:  # globals()[name], module.__dict__[name]
         return named_member(interp, value, key, node)
-    return NUMBER if type(value) is Unknown and value.number else UNKNOWN
+    if type(value) is Iterated:
+        return value.element
+    return value if type(value) is Host or value is NUMBER else UNKNOWN
+
+
+def _tensor_item(interp: Interpreter, value: Tensor, key: Value | None, node: ast.AST) -> Value:
+    if _is_old_read(node):
+        interp.event("sync", node, "data", value)
+        return Host(value, (interp.origin(node),))
+    # an output's item by the name of the loss is the loss
+    is_loss = type(key) is Const and isinstance(key.value, str) and "loss" in key.value
+    part = part_of(value, frozenset({"loss"}) if is_loss else frozenset(), interp.origin(node))
+    part.pageable = part.pageable or (isinstance(node, ast.Subscript) and is_scattered(node.slice, key))
+    return part
 
 
 def _is_old_read(node: ast.AST) -> bool:
@@ -132,20 +125,16 @@ def _is_old_read(node: ast.AST) -> bool:
 
 
 def _mapping_item(value: Mapping, key: Value | None) -> Value:
-    if type(key) is Option and type(key.default) is Const:
-        every = join_all(entry.value for entry in value.entries.values())
+    every = join_all(entry.value for entry in value.entries.values()) if type(key) is not Const else None
+    name = default_of(key) if key is not None else None
+    entry = value.entries.get(name.value) if type(name) is Const and is_hashable(name.value) else None
+    if type(key) is Option and type(name) is Const:
         told = key.how == FROM_FILE or CUT in members(every)  # the file names it; or too many to follow them all
-        if told and is_hashable(key.default.value) and key.default.value in value.entries:
-            return value.entries[key.default.value].value
-        return every or value.element or UNKNOWN
+        return entry.value if told and entry is not None else every or value.element or UNKNOWN
     if type(key) is Const and is_hashable(key.value):
-        entry = value.entries.get(key.value)
-        if entry is not None:
-            return (
-                entry.value if value.element is None or not value.open else join(entry.value, value.element) or UNKNOWN
-            )
-        return _any_entry(value.element)
-    everything = join(value.element, join_all(entry.value for entry in value.entries.values()))
+        beside = value.element if value.open or entry is None else None
+        return join(entry.value, beside) or UNKNOWN if entry is not None else _any_entry(beside)
+    everything = join(value.element, every)
     return _any_entry(everything) if value.open else everything or UNKNOWN
 
 
@@ -155,25 +144,16 @@ def _any_entry(value: Value | None) -> Value:
 
 
 def _sequence_item(interp: Interpreter, value: Sequence, key: Value | None, node: ast.AST) -> Value:
-    if key is None:
-        return _slice_of(interp, value, node)
-    if (
-        value.items is not None
-        and type(key) is Const
-        and isinstance(key.value, int)
-        and -len(value.items) <= key.value < len(value.items)
-    ):
-        return value.items[key.value]
-    return element_of(value)
-
-
-def _slice_of(interp: Interpreter, value: Sequence, node: ast.AST) -> Value:
-    within = _bounds(interp, node)
-    if value.items is not None and within is not None:
-        return Sequence(value.items[within], interp.control, interp.origin(node), value.kind)
+    number = place_in(value.items, key)
+    if number is not None and value.items is not None:
+        return value.items[number]
+    if key is not None:
+        return element_of(value)
     if value.items is None:
         return value
-    return Sequence(None, interp.control, interp.origin(node), value.kind, join_all(value.items))
+    within = _bounds(interp, node)
+    items, element = (value.items[within], None) if within is not None else (None, join_all(value.items))
+    return Sequence(items, interp.control, interp.origin(node), value.kind, element)
 
 
 def _bounds(interp: Interpreter, node: ast.AST) -> slice | None:
@@ -193,80 +173,57 @@ def _bounds(interp: Interpreter, node: ast.AST) -> slice | None:
 
 
 def _made_item(interp: Interpreter, value: Made, key: Value | None, node: ast.AST) -> Value:
-    if type(key) is Const and isinstance(key.value, str):
-        found = value.attributes.get(key.value)
-        if found is not None:
-            return found
-    if value.kind == "dataset":
-        if key is None or (type(key) is Const and isinstance(key.value, str)):
-            return value  # a part, or a split of the data
-        return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
-    if value.kind == "tokens":
+    name = key.value if type(key) is Const else None
+    if isinstance(name, str) and name in value.attributes:
+        return value.attributes[name]
+    if value.kind == "dataset" and (key is None or isinstance(name, str)):
+        return value  # a part, or a split of the data
+    if value.kind in ("dataset", "tokens"):
         return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
     if value.kind == "module" and value.inner is not None:
         return read_item(interp, value.inner, key, node)
-    return child(interp, value, f"[{key.value!r}]" if type(key) is Const else "[]", node)
-
-
-def _external_item(value: External, key: Value | None, node: ast.AST, interp: Interpreter) -> Value:
-    package, _, last = value.qualname.rpartition(".")
-    if last == "__dict__" and package:
-        return named_member(interp, External(package), key, node)
-    if value.qualname == "os.environ":
-        return Computed(interp.origin(node), "os.environ")
-    return UNKNOWN
+    return child(interp, value, f"[{name!r}]" if type(key) is Const else "[]", node)
 
 
 def write_item(  # noqa: PLR0913
     interp: Interpreter, container: Value, key: Value, value: Value, node: ast.AST, target: ast.Subscript
 ) -> None:
     """``container[key] = value``."""
+    name = key.value if type(key) is Const else None
     if isinstance(container, Mapping):
-        written = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
-        put(interp, container, key, value, written)
+        put(interp, container, key, value, node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None)
+    elif isinstance(container, (Namespace, Made)) and isinstance(name, str):
+        write_attribute(interp, container, name, value, node)
     elif type(container) is Namespace:
-        if type(key) is Const and isinstance(key.value, str):
-            write_attribute(interp, container, key.value, value, node)
-        else:
-            container.open = True
+        container.open = True
     elif type(container) is Sequence:
-        if (
-            container.items is not None
-            and type(key) is Const
-            and isinstance(key.value, int)
-            and -len(container.items) <= key.value < len(container.items)
-        ):
-            strong = interp.certainty(container.made_at) == "strong"
-            old = container.items[key.value]
-            container.items[key.value] = value if strong else join(old, value) or value
-        elif container.items is not None:
-            container.items = [join(old, value) or value for old in container.items]
-        else:
+        number = place_in(container.items, key)
+        if container.items is None:
             container.element = join(container.element, value)
+        elif number is not None:
+            strong = interp.certainty(container.made_at) == "strong"
+            container.items[number] = value if strong else join(container.items[number], value) or value
+        else:
+            container.items = [join(old, value) or value for old in container.items]
     elif type(container) is Instance:
-        method = container.cls.find("__setitem__")
-        if type(method) is Function:
-            interp.call(Bound(container, method), Arguments([Passed(key), Passed(value)]), target)
-        elif (items := items_of(container)) is not None:
+        items = items_of(container)
+        if interp.call_own(container, "__setitem__", positional(key, value), target) is None and items is not None:
             put(interp, items, key, value, None)
     elif type(container) is Opaque:
         if type(key) is Const:
-            container.children[f"[{key.value!r}]"] = value
-    elif type(container) is Made and container.kind == "module" and type(key) is Const:
-        if isinstance(key.value, str):
-            write_attribute(interp, container, key.value, value, node)
-        container.inner = join(container.inner, Sequence([value], interp.control))
+            container.children[f"[{name!r}]"] = value
     elif type(container) is ModuleValue and type(key) is not Const:  # globals()[name] = value
         interp.destroy()
     elif type(container) is External and container.qualname == "os.environ" and type(key) is Const:
-        interp.event("set", node, f'os.environ["{key.value}"]', container, None, value)
+        interp.event("set", node, f'os.environ["{name}"]', container, None, value)
     elif type(container) is Tensor:
+        written = positional(key, value)
         if any(True for _ in tensors_in(value)) and indexes(target.slice, key):
-            interp.event("call", target, "Tensor.index_put_", container, Arguments([Passed(key), Passed(value)]))
+            interp.event("call", target, "Tensor.index_put_", container, written)
         # filling a tensor item by item with what was read from another, or the other way round
         for tensor in tensors_in(value):
             if tensor.device != container.device:
-                interp.event("call", target, "Tensor.__setitem__", container, Arguments([Passed(key), Passed(value)]))
+                interp.event("call", target, "Tensor.__setitem__", container, written)
 
 
 def indexes(node: ast.expr, key: Value) -> bool:

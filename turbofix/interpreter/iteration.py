@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from turbofix.domain.tensors import tensors_in, with_roles
-from turbofix.domain.trace import Arguments, Passed, positional, prepended
+from turbofix.domain.trace import Arguments, positional, prepended
 from turbofix.domain.values import (
     NUMBER,
     UNKNOWN,
@@ -24,7 +24,6 @@ from turbofix.domain.values import (
     Sequence,
     Tensor,
     Union,
-    Unknown,
     Value,
     join,
     join_all,
@@ -39,75 +38,55 @@ from turbofix.library import tables as libraries
 
 def batch_of(interp: Interpreter, loader: Made, node: ast.AST) -> Value:
     """What iterating a loader gives: tensors on the CPU, unless its dataset or collate function says otherwise."""
-    prepared = loader.attributes.get("prepared")
-    place: Device = "conditional" if prepared is not None else "cpu"
-    batch = Tensor(frozenset({"batch"}), place, interp.origin(node), loader)
-    dataset = loader.arguments.get("dataset", 0)
-    collate = loader.arguments.get("collate_fn", libraries.LOADER_PARAMETERS.index("collate_fn"))
-    items: Value | None = None
-    for member in members(dataset.value) if dataset is not None else ():
-        items = join(items, _item_of(interp, loader, member, node))
+    place: Device = "conditional" if "prepared" in loader.attributes else "cpu"
+    dataset = loader.arguments.value("dataset", 0)
+    collate = loader.arguments.value("collate_fn", libraries.LOADER_PARAMETERS.index("collate_fn"))
+    items = join_all(_item_of(interp, loader, member, node) for member in members(dataset))
     devices = {tensor.device for tensor in tensors_in(items)}
-    if devices in ({"cuda"}, {"conditional"}, {"cuda", "conditional"}):
+    if devices and devices <= {"cuda", "conditional"}:
         place = "cuda" if devices == {"cuda"} else "conditional"
-        batch = Tensor(batch.roles, place, batch.origin, loader)
-    if collate is None or not any(
-        isinstance(each, (Function, Bound, Instance, Partial)) for each in members(collate.value)
-    ):
+    batch = Tensor(frozenset({"batch"}), place, interp.origin(node), loader)
+    if collate is None or not any(isinstance(each, (Function, Bound, Instance, Partial)) for each in members(collate)):
         return batch
     several = Sequence(None, None, interp.origin(node), "list", items or UNKNOWN)
-    collated = _in_worker(interp, (loader, "collate"), collate.value, positional(several), node)
+    collated = _in_worker(interp, (loader, "collate"), collate, positional(several), node)
     return _as_batch(collated, batch) if collated is not None else batch
 
 
 def _item_of(interp: Interpreter, loader: Made, dataset: Value, node: ast.AST) -> Value | None:
     """An item of a dataset: what its ``__getitem__`` or ``__iter__`` gives."""
     if type(dataset) is Instance:
-        method = dataset.cls.find("__getitem__")
-        if type(method) is Function:
-            return _in_worker(interp, dataset, Bound(dataset, method), positional(NUMBER), node)
-        method = dataset.cls.find("__iter__")
-        if type(method) is Function:
-            found = _in_worker(interp, dataset, Bound(dataset, method), Arguments(), node)
-            return found.element if type(found) is Iterated else found
+        for name, given in (("__getitem__", positional(NUMBER)), ("__iter__", Arguments())):
+            method = dataset.cls.find(name)
+            if type(method) is Function:
+                found = _in_worker(interp, dataset, Bound(dataset, method), given, node)
+                return found.element if name == "__iter__" and type(found) is Iterated else found
     if type(dataset) is Made:
         if dataset.qualname == "torch.utils.data.TensorDataset":
             return Sequence([passed.value for passed in dataset.arguments.positions], None)
-        if (
-            dataset.qualname in ("torch.utils.data.Subset", "torch.utils.data.ConcatDataset")
-            and dataset.arguments.positions
-        ):
-            inner = dataset.arguments.positions[0].value
-            found = None
-            for member in members(element_of(inner) if type(inner) is Sequence else inner):
-                if member is not dataset:
-                    found = join(found, _item_of(interp, loader, member, node))
-            return found
-        if dataset.kind == "dataset" and dataset.inner is not None:
-            return join_all(_item_of(interp, loader, member, node) for member in members(dataset.inner))
+        inner = dataset.inner if dataset.kind == "dataset" else None
+        if dataset.qualname in ("torch.utils.data.Subset", "torch.utils.data.ConcatDataset"):
+            inner = dataset.arguments.at(0)
+        parts = members(element_of(inner) if type(inner) is Sequence else inner)
+        return join_all(_item_of(interp, loader, member, node) for member in parts if member is not dataset)
     if type(dataset) is Sequence:
         return element_of(dataset)
-    if type(dataset) is Tensor:
-        return dataset
-    return None
+    return dataset if type(dataset) is Tensor else None
 
 
 def _in_worker(interp: Interpreter, key: object, function: Value, arguments: Arguments, node: ast.AST) -> Value | None:
     """Run what a loader's workers run, once, apart from the loop that reads the loader."""
-    known = interp.fetched.get(key)
-    if known is not None:
-        return known
+    if key in interp.fetched:
+        return interp.fetched[key]
     interp.fetched[key] = UNKNOWN
     up, depth = interp.control, interp.loop_depth
     interp.control, interp.loop_depth = interp.new_root("worker"), 0
     value: Value | None = None
     for member in members(function):
-        if type(member) is Bound:
-            value = join(value, interp.invoke(member.function, prepended(member.receiver, arguments), None))
-        elif type(member) is Function:
-            value = join(value, interp.invoke(member, arguments, None))
-        else:
-            value = join(value, interp.call(member, arguments, node))
+        called = member.function if type(member) is Bound else member
+        given = prepended(member.receiver, arguments) if type(member) is Bound else arguments
+        own = type(called) is Function
+        value = join(value, interp.invoke(called, given, None) if own else interp.call(member, arguments, node))  # type: ignore[arg-type]
     interp.control, interp.loop_depth = up, depth
     interp.fetched[key] = value or UNKNOWN
     return value
@@ -120,14 +99,10 @@ def _as_batch(value: Value, batch: Tensor, depth: int = 0, alone: bool = True) -
         # what a model, or a call that is not seen through, made may be an object that holds tensors
         roles = batch.roles | {"object"} if alone and (value.foreign or "object" in value.roles) else batch.roles
         return Tensor(roles, place, batch.origin, batch.source)
-    if type(value) is Opaque and value.how == "call" and _is_made_by_class(value):
-        return Opaque(value.name, value.how, value.origin, value.depth, batch.source)
-    if type(value) is Sequence and value.items is not None and depth < 3:
-        items = [_as_batch(item, batch, depth + 1) for item in value.items]
-        return Sequence(items, value.made_at, value.origin, value.kind)
-    if type(value) is Sequence and depth < 3 and any(True for _ in tensors_in(value.element)):
-        each = _as_batch(value.element or UNKNOWN, batch, depth + 1)
-        return Sequence(None, value.made_at, value.origin, value.kind, each)
+    if type(value) is Sequence and depth < 3 and (value.items is not None or any(tensors_in(value.element))):
+        items = [_as_batch(item, batch, depth + 1) for item in value.items] if value.items is not None else None
+        element = _as_batch(value.element or UNKNOWN, batch, depth + 1) if items is None else None
+        return Sequence(items, value.made_at, value.origin, value.kind, element)
     if isinstance(value, Mapping) and depth < 3:
         entries = {
             key: Entry(_as_batch(entry.value, batch, depth + 1), entry.must, entry.origin)
@@ -139,23 +114,12 @@ def _as_batch(value: Value, batch: Tensor, depth: int = 0, alone: bool = True) -
         # a container beside it shows what it is: the call that is not seen through is a blank path then
         alone = not any(isinstance(member, (Sequence, Mapping)) for member in value.values)
         return join_all(_as_batch(member, batch, depth + 1, alone) for member in value.values) or batch
-    if isinstance(value, (Instance, Sequence)):
-        return value
-    return batch
-
-
-def _is_made_by_class(value: Opaque) -> bool:
-    """Whether an unknown is an object of a class that the project does not hold: ``boxlib.Boxes()``."""
-    is_class = value.name.endswith("()") and value.name[:-2].rpartition(".")[2][:1].isupper()
-    return is_class and not value.name.startswith(libraries.LIKE_TENSORS)
+    return value if isinstance(value, (Instance, Sequence)) else batch
 
 
 def iterate(interp: Interpreter, value: Value | None, node: ast.AST) -> Value:
     """What a loop over the value gives its target."""
-    found: Value | None = None
-    for member in members(value):
-        found = join(found, _iterate(interp, member, node))
-    return found or UNKNOWN
+    return join_all(_iterate(interp, member, node) for member in members(value)) or UNKNOWN
 
 
 def _iterate(interp: Interpreter, value: Value, node: ast.AST) -> Value:
@@ -198,23 +162,18 @@ def _iterate_made(interp: Interpreter, value: Made, node: ast.AST) -> Value:
 
 def _iterate_instance(interp: Interpreter, value: Instance, node: ast.AST) -> Value:
     value.uses.add("iter")
-    method = value.cls.find("__iter__")
-    if type(method) is Function:
-        iterator = interp.call(Bound(value, method), Arguments(), node)
-        if type(iterator) is Iterated:
-            return iterator.element
+    base = value.base
+    kinds = ("loader",) if type(value.cls.find("__getitem__")) is Function else ("loader", "dataset", "sampler")
+    iterator = interp.call_own(value, "__iter__", Arguments(), node)
+    if iterator is not None:
         if iterator is not value and not any(type(member) is Instance for member in members(iterator)):
             return iterate(interp, iterator, node)
-    elif value.base is not None and (
-        value.base.kind == "loader"
-        or (value.base.kind in ("dataset", "sampler") and not isinstance(value.cls.find("__getitem__"), Function))
-    ):
-        return _iterate_made(interp, value.base, node)
+    elif base is not None and base.kind in kinds:
+        return _iterate_made(interp, base, node)
     for name in ("__next__", "next", "__getitem__"):
-        method = value.cls.find(name)
-        if type(method) is Function:
-            arguments = Arguments([Passed(NUMBER)] if name == "__getitem__" else [])
-            return interp.call(Bound(value, method), arguments, node)
+        found = interp.call_own(value, name, positional(NUMBER) if name == "__getitem__" else Arguments(), node)
+        if found is not None:
+            return found
     return value if is_module(value) else UNKNOWN
 
 
@@ -233,41 +192,26 @@ def unpack(interp: Interpreter, value: Value, target: ast.Tuple | ast.List) -> l
 
 def _unpack(interp: Interpreter, value: Value, count: int, starred: int | None, node: ast.AST) -> list[Value]:
     if type(value) is Sequence:
-        if value.items is None:
-            return [element_of(value)] * count
-        if starred is None and len(value.items) == count:
-            return list(value.items)
-        if starred is not None and len(value.items) >= count - 1:
-            after = count - 1 - starred
-            middle = value.items[starred : len(value.items) - after]
-            rest = Sequence(list(middle), interp.control, interp.origin(node), "list")
-            return [*value.items[:starred], rest, *value.items[len(value.items) - after :]]
+        items = value.items
+        if items is not None and starred is None and len(items) == count:
+            return list(items)
+        if items is not None and starred is not None and len(items) >= count - 1:
+            end = len(items) - (count - 1 - starred)
+            return [*items[:starred], Sequence(items[starred:end], interp.control, None, "list"), *items[end:]]
         return [element_of(value)] * count
-    if type(value) is Tensor:
-        return [value] * count
-    if isinstance(value, (Iterated, Host)):
-        return [value.element if type(value) is Iterated else value] * count
     if type(value) is Opaque:
-        return [
-            child(interp, value, f"[{index}]", node, "element" if value.how == "element" else "call")
-            for index in range(count)
-        ]
-    if type(value) is Const and isinstance(value.value, (tuple, list)) and len(value.value) == count:
+        how = "element" if value.how == "element" else "call"
+        return [child(interp, value, f"[{index}]", node, how) for index in range(count)]
+    if type(value) is Const and isinstance(value.value, tuple) and len(value.value) == count:
         return [Const(each, value.origin) for each in value.value]
-    if isinstance(value, (Made, Instance)):
-        return [value if type(value) is Made and value.kind == "dataset" else iterate(interp, value, node)] * count
-    if type(value) is Unknown and value.number:
-        return [NUMBER] * count
+    if type(value) is Tensor or value is NUMBER or (type(value) is Made and value.kind == "dataset"):
+        return [value] * count
+    if isinstance(value, (Iterated, Host, Made, Instance)):
+        return [iterate(interp, value, node)] * count
     return [UNKNOWN] * count
 
 
 def enter_context(interp: Interpreter, value: Value, node: ast.AST) -> Value:
     """What ``with value as x`` binds to x."""
-    entered: Value | None = None
-    for member in members(value):
-        method = member.cls.find("__enter__") if type(member) is Instance else None
-        if type(method) is Function:
-            entered = join(entered, interp.call(Bound(member, method), Arguments(), node))
-        else:
-            entered = join(entered, member)
-    return entered or UNKNOWN
+    entered = (interp.call_own(member, "__enter__", Arguments(), node) or member for member in members(value))
+    return join_all(entered) or UNKNOWN

@@ -22,10 +22,10 @@ from turbofix.domain.values import (
     Tensor,
     Union,
     Value,
+    default_of,
     is_hashable,
     is_number,
     is_object,
-    join,
     join_all,
     members,
     truth_of,
@@ -39,6 +39,8 @@ _FOLD: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.BitAnd: operator.and_,
@@ -77,13 +79,7 @@ class Operators(Interpreter):
         if isinstance(node.op, ast.Not):
             return join_all(self._negated(member, node) for member in members(value)) or UNKNOWN
         if type(value) is Const and isinstance(value.value, (int, float)):
-            if isinstance(node.op, ast.USub):
-                return Const(-value.value, self.origin(node))
-            return (
-                Const(~value.value, self.origin(node))
-                if isinstance(value.value, int) and isinstance(node.op, ast.Invert)
-                else value
-            )
+            return Const(-value.value, self.origin(node)) if isinstance(node.op, ast.USub) else value
         tensors = [member for member in members(value) if type(member) is Tensor]
         if not tensors:
             return value
@@ -97,14 +93,7 @@ class Operators(Interpreter):
             return Const(not truth, self.origin(node))
         if type(value) is Option:
             default = truth_of(value.default)
-            return Option(
-                value.name,
-                Const(not default) if default is not None else UNKNOWN,
-                value.origin,
-                value.how,
-                value.flag,
-                derived=True,
-            )
+            return value.made(Const(not default) if default is not None else UNKNOWN)
         return value if isinstance(value, (Tensor, Host, Computed)) else UNKNOWN
 
     def eval_binop(self, node: ast.BinOp) -> Value:
@@ -117,7 +106,7 @@ class Operators(Interpreter):
         both = (*members(left), *members(right))
         tensors = [member for member in both if type(member) is Tensor]
         if type(left) is Const and isinstance(left.value, str) and isinstance(operation, (ast.Mod, ast.Add)):
-            if isinstance(operation, ast.Mod):
+            if isinstance(operation, ast.Mod) and isinstance(node, ast.BinOp):
                 for part, value in format_arguments(node, right):
                     self.show_tensors(value, part, "format")
             return self.text(left.value, node)
@@ -130,18 +119,18 @@ class Operators(Interpreter):
         hosts = [member for member in both if type(member) is Host]
         if hosts:
             return joined_hosts(hosts)
-        if type(left) is Option or type(right) is Option:
-            several = self._operate_on_several(left, right, operation, node)
-            return several or self._operate_on_option(left, right, operation, node)
-        if type(left) is Computed or type(right) is Computed:
-            return Computed(self.origin(node)) if is_settled(left) and is_settled(right) else NUMBER
-        if type(left) is Sequence:
+        several = self._operate_on_several(left, right, operation, node)
+        if several is not None:
+            return several
+        settled = is_settled(left) and is_settled(right)
+        option = left if type(left) is Option else right
+        if type(option) is Option and isinstance(left, (Option, Const)) and isinstance(right, (Option, Const)):
+            return option.made(self.operate(default_of(left), default_of(right), operation, node))
+        if type(option) is Option or type(left) is Computed or type(right) is Computed:
+            return Computed(self.origin(node)) if settled else NUMBER
+        lists = isinstance(operation, ast.Add) and all(type(each) is Sequence for each in both)
+        if lists or (isinstance(operation, (ast.Add, ast.Mult)) and type(left) is Sequence):
             return self._operate_on_sequence(left, right, operation, node)
-        if isinstance(operation, ast.Add) and all(type(each) is Sequence for each in both):
-            # a list that a loop has or has not made longer yet
-            held = [item for each in both if type(each) is Sequence for item in (*(each.items or ()), each.element)]
-            known = [item for item in held if item is not None]
-            return Sequence(None, self.control, self.origin(node), "list", join_all(known) if known else None)
         if isinstance(left, Mapping) and isinstance(operation, ast.BitOr):
             merged = Mapping(self.control, self.origin(node))
             merge(self, merged, left, strong=True)
@@ -152,15 +141,14 @@ class Operators(Interpreter):
                 return child(self, value, f"<{operation.__class__.__name__}>", node)
         if isinstance(operation, (ast.Add, ast.Mod, ast.BitOr)) and not (is_number(left) or is_number(right)):
             return UNKNOWN
-        return self._operate_on_several(left, right, operation, node) or NUMBER
+        return NUMBER
 
     def _operate_on_several(self, left: Value, right: Value, operation: ast.operator, node: ast.AST) -> Value | None:
         """What a number with one of a few numbers gives: ``4 * width`` where stages have several widths."""
         one, several = (left, right) if len(members(left)) == 1 else (right, left)
         found = members(several)
-        if not 1 < len(found) <= _FEW or not isinstance(operation, ast.Mult):
-            return None
-        if not all(_is_known_number(each) for each in (one, *found)):
+        few = 1 < len(found) <= _FEW and isinstance(operation, ast.Mult)
+        if not few or not all(_is_known_number(each) for each in (one, *found)):
             return None
         return join_all(self.operate(one, each, operation, node) for each in found)
 
@@ -171,50 +159,32 @@ class Operators(Interpreter):
             return self.text(left, node)
         if not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
             return UNKNOWN
+        fold = _FOLD.get(type(operation))
+        large = fold is operator.pow and not (abs(right) <= 64 and abs(left) <= 1e6)
+        if fold is None or large or (fold is operator.lshift and not 0 <= right < 64):
+            return NUMBER
         try:
-            if isinstance(operation, ast.Pow):
-                small = abs(right) <= 64 and abs(left) <= 1e6
-                return Const(left**right, self.origin(node)) if small else NUMBER
-            if isinstance(operation, ast.LShift):
-                return (
-                    Const(left << right, self.origin(node))
-                    if isinstance(left, int) and isinstance(right, int) and 0 <= right < 64
-                    else NUMBER
-                )
-            fold = _FOLD.get(type(operation))
-            return Const(fold(left, right), self.origin(node)) if fold is not None else NUMBER
+            return Const(fold(left, right), self.origin(node))
         except (ArithmeticError, TypeError, ValueError):
             return NUMBER
 
-    def _operate_on_option(self, left: Value, right: Value, operation: ast.operator, node: ast.AST) -> Value:
-        option = left if type(left) is Option else right
-        assert type(option) is Option
-        if not all(isinstance(value, (Option, Const)) for value in (left, right)):
-            return Computed(self.origin(node)) if all(is_settled(value) for value in (left, right)) else NUMBER
-        default = self.operate(
-            left.default if type(left) is Option else left,
-            right.default if type(right) is Option else right,
-            operation,
-            node,
-        )
-        return Option(option.name, default, option.origin, option.how, option.flag, derived=True)
-
-    def _operate_on_sequence(self, left: Sequence, right: Value, operation: ast.operator, node: ast.AST) -> Value:
-        if isinstance(operation, ast.Add) and type(right) is Sequence:
-            if left.items is not None and right.items is not None:
-                return Sequence(left.items + right.items, self.control, self.origin(node), left.kind)
-            element = join(element_of(left), element_of(right))
-            return Sequence(None, self.control, self.origin(node), left.kind, element)
+    def _operate_on_sequence(self, left: Value, right: Value, operation: ast.operator, node: ast.AST) -> Value:
+        origin = self.origin(node)
         if isinstance(operation, ast.Mult):
-            if (
-                left.items is not None
-                and type(right) is Const
-                and isinstance(right.value, int)
-                and 0 <= right.value * len(left.items) <= 64
-            ):
-                return Sequence(left.items * right.value, self.control, self.origin(node), left.kind)
-            return Sequence(None, self.control, self.origin(node), left.kind, element_of(left))
-        return UNKNOWN
+            if type(left) is not Sequence:
+                return NUMBER
+            times = right.value if type(right) is Const else None
+            if left.items is not None and isinstance(times, int) and 0 <= times * len(left.items) <= 64:
+                return Sequence(left.items * times, self.control, origin, left.kind)
+            return Sequence(None, self.control, origin, left.kind, element_of(left))
+        if type(left) is type(right) is Sequence and left.items is not None and right.items is not None:
+            return Sequence(left.items + right.items, self.control, origin, left.kind)
+        both = (*members(left), *members(right))  # lists that a loop has or has not made longer yet
+        if not all(type(each) is Sequence for each in both):
+            return UNKNOWN
+        held = [item for each in both if type(each) is Sequence for item in (*(each.items or ()), each.element)]
+        kind = left.kind if type(left) is Sequence else "list"
+        return Sequence(None, self.control, origin, kind, join_all(held))
 
     def eval_compare(self, node: ast.Compare) -> Value:
         left = self.eval(node.left)
@@ -250,15 +220,11 @@ class Operators(Interpreter):
             return UNKNOWN
         option = left if type(left) is Option else right
         if type(option) is Option:
-            default: Value = UNKNOWN
-            sides = [side.default if type(side) is Option else side for side in (left, right)]
-            if all(type(side) is Const for side in sides):
-                default = self._compare_two(sides[0], sides[1], operation, node)
-            return Option(option.name, default, option.origin, option.how, option.flag, derived=True)
-        for side in (left, right):
-            if type(side) is Computed:
-                return Computed(self.origin(node), side.name)
-        return UNKNOWN
+            one, two = default_of(left), default_of(right)
+            known = type(one) is Const and type(two) is Const
+            return option.made(self._compare_two(one, two, operation, node) if known else UNKNOWN)
+        computed = next((side for side in (left, right) if type(side) is Computed), None)
+        return Computed(self.origin(node), computed.name) if computed is not None else UNKNOWN
 
     def _reading_compare(self, values: list[Value], node: ast.Compare) -> Value | None:
         """A comparison of tensors is a tensor, one of values read from tensors is such a value."""
@@ -272,11 +238,8 @@ class Operators(Interpreter):
 
 def is_part(value: Value) -> bool:
     """Whether a tensor was read from an attribute or item of something (``outputs.loss``): there may be none."""
-    return (
-        type(value) is Tensor
-        and value.origin is not None
-        and isinstance(value.origin.node, (ast.Attribute, ast.Subscript))
-    )
+    node = value.origin.node if type(value) is Tensor and value.origin is not None else None
+    return isinstance(node, (ast.Attribute, ast.Subscript))
 
 
 _SETTLED = frozenset({Const, Option, Computed})
@@ -289,14 +252,12 @@ def is_settled(value: Value) -> bool:
 
 def _is_known_number(value: Value) -> bool:
     """Whether a value is a number, or an option that is one by default."""
-    default = value.default if type(value) is Option else value
+    default = default_of(value)
     return type(default) is Const and type(default.value) in (int, float)
 
 
-def format_arguments(node: ast.AST, value: Value) -> list[tuple[ast.expr, Value]]:
+def format_arguments(node: ast.BinOp, value: Value) -> list[tuple[ast.expr, Value]]:
     """The expressions that ``"..." % ...`` formats, with their values."""
-    if not isinstance(node, ast.BinOp):
-        return []
     if isinstance(node.right, ast.Tuple) and type(value) is Sequence and value.items is not None:
         return list(zip(node.right.elts, value.items, strict=False))
     return [(node.right, value)]
