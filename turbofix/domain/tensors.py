@@ -7,6 +7,7 @@ from typing import Any
 
 from turbofix.domain.trace import Arguments
 from turbofix.domain.values import (
+    NUMBER,
     Computed,
     Const,
     Device,
@@ -24,6 +25,7 @@ from turbofix.domain.values import (
     Tensor,
     Unknown,
     Value,
+    held_in,
     is_number,
     join,
     join_devices,
@@ -97,13 +99,9 @@ def _device_meant(value: Value) -> Device:
         return "conditional"
     if type(value) is Computed:
         return "conditional" if value.name.startswith("torch.accelerator") else "cuda"
-    if type(value) is Unknown and value.number:
-        return "cuda"
     if type(value) is External and value.qualname.startswith("torch.cuda."):
         return "cuda"
-    if type(value) is External and is_dtype(value):
-        return "cpu"
-    return "unknown"
+    return "cuda" if value is NUMBER else "cpu" if is_dtype(value) else "unknown"
 
 
 _SINGLE = frozenset({Const, Opaque, Unknown, External, Instance, Made, Option, Function, Computed})
@@ -115,18 +113,9 @@ def tensors_in(value: Value | None, depth: int = 3, kind: type[Value] = Tensor) 
     for member in members(value):
         if type(member) is kind:
             yield member
-        elif depth and type(member) is Sequence:
-            for item in member.items or ():
-                yield from tensors_in(item, depth - 1, kind)
-            if member.element is not None:
-                yield from tensors_in(member.element, depth - 1, kind)
-        elif depth and isinstance(member, Mapping):
-            for entry in member.entries.values():
-                yield from tensors_in(entry.value, depth - 1, kind)
-            if member.element is not None:
-                yield from tensors_in(member.element, depth - 1, kind)
-        elif depth and type(member) is Iterated:
-            yield from tensors_in(member.element, depth - 1, kind)
+        elif depth and isinstance(member, (Sequence, Mapping, Iterated)):
+            for each in held_in(member):
+                yield from tensors_in(each, depth - 1, kind)
 
 
 def tensors_passed(arguments: Arguments) -> list[Tensor]:
@@ -180,32 +169,23 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
     """
     first = tensors[0]
     same_memory = name in _VIEWS or (name.endswith("_") and not name.endswith("__"))
-    pageable = name != "pin_memory" and (first.pageable or not same_memory)
-    keeps_scalar = name in _KEEP_SCALAR
+    made = changed(first, origin, foreign=False)
+    made.pageable = name != "pin_memory" and (first.pageable or not same_memory)
+    made.scalar = name in _KEEP_SCALAR and first.scalar
     if len(tensors) == 1:
-        return Tensor(
-            first.roles,
-            first.device,
-            origin,
-            first.source,
-            first.detached or name in _CHOSEN,
-            pageable,
-            first.scaled_from,
-            first.half,
-            keeps_scalar and first.scalar,
-        )
-    source, scaled = first.source, first.scaled_from
-    is_detached, cut = first.detached, first.detached or _is_data(first)
-    half, scalar = first.half, keeps_scalar and first.scalar
-    for tensor in tensors[1:]:
-        source = tensor.source if source is None else source
-        scaled = tensor.scaled_from if scaled is None else scaled
-        is_detached = is_detached or tensor.detached
+        made.detached = first.detached or name in _CHOSEN
+        return made
+    cut = True
+    for tensor in tensors:
+        made.source = tensor.source if made.source is None else made.source
+        made.scaled_from = tensor.scaled_from if made.scaled_from is None else made.scaled_from
+        made.detached = made.detached or tensor.detached
         cut = cut and (tensor.detached or _is_data(tensor))
-        half = half or tensor.half
-        scalar = scalar and tensor.scalar
-    roles, place = roles_of(tensors), device_of(tensors)
-    return Tensor(roles, place, origin, source, is_detached and cut, pageable, scaled, half, scalar)
+        made.half = made.half or tensor.half
+        made.scalar = made.scalar and tensor.scalar
+    made.detached = made.detached and cut
+    made.roles, made.device = roles_of(tensors), device_of(tensors)
+    return made
 
 
 def _is_data(tensor: Tensor) -> bool:

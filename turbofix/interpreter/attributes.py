@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import lru_cache
 
 from turbofix.domain.tensors import ANY_DTYPE, detached, in_precision, part_of, with_roles
-from turbofix.domain.trace import Arguments, Passed
+from turbofix.domain.trace import Arguments, positional
 from turbofix.domain.values import (
     FROM_FILE,
     NUMBER,
@@ -53,46 +54,18 @@ _WEIGHTS = (frozenset({"param"}), frozenset({"param", "made"}))
 
 def read_attribute(interp: Interpreter, value: Value, name: str, node: ast.AST, called: bool = False) -> Value:
     """What ``value.name`` is; ``called``: as the callee of a call."""
-    if type(value) is Instance:
-        return _read_instance(interp, value, name, node, called)
     if type(value) is not Union:
-        return _read(interp, value, name, node, called)
+        return _READERS.get(type(value), _read_other)(interp, value, name, node, called)
     found: Value | None = None
     modules = [each for each in value.values if type(each) is ModuleValue]
     held = [each for each in modules if member_of(interp, each.module, name) is not None]  # of those, one is meant
-    for member in held if held and len(modules) == len(value.values) else value.values:
-        if not (type(member) is Const and member.value is None):
-            found = join(found, _read(interp, member, name, node, called))
+    for each in held if held and len(modules) == len(value.values) else value.values:
+        if not (type(each) is Const and each.value is None):
+            found = join(found, _READERS.get(type(each), _read_other)(interp, each, name, node, called))
     return found or UNKNOWN
 
 
-def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: bool) -> Value:
-    if type(value) is Instance:
-        return _read_instance(interp, value, name, node, called)
-    if type(value) is External:
-        member, is_dropped = _member_of(value.qualname, name)
-        if is_dropped:
-            interp.event("import", node, f"{value.qualname}.{name}")
-        return library(interp, member.qualname)
-    if type(value) is Tensor:
-        return _read_tensor(interp, value, name, node, called)
-    if type(value) is Opaque:
-        return _read_opaque(interp, value, name, node, called)
-    if type(value) is Made:
-        return _read_made(interp, value, name, node, called)
-    if type(value) is Namespace:
-        found = value.attributes.get(name)
-        if found is not None:
-            return widened(found) if changes(interp, name, found) else found
-        if called or name in NAMES["namespace_methods"]:
-            return Method(value, name)
-        return interp.opaque(f"<config>.{name}", "attribute", node) if value.open else UNKNOWN
-    if type(value) is ModuleValue:
-        return _read_module(interp, value, name, node)
-    if type(value) is Class:
-        return _read_class(interp, value, name, node)
-    if type(value) is Super:
-        return read_super(interp, value, name, node)
+def _read_other(interp: Interpreter, value: Value, name: str, node: ast.AST, called: bool) -> Value:
     if type(value) is Host:
         return Method(value, name) if called else NUMBER if name in NAMES["array_facts"] else value
     if isinstance(value, Mapping) and not called:
@@ -104,6 +77,22 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
     return Method(value, name) if called else UNKNOWN
 
 
+def _read_external(interp: Interpreter, value: External, name: str, node: ast.AST, called: bool) -> Value:
+    member, is_dropped = _member_of(value.qualname, name)
+    if is_dropped:
+        interp.event("import", node, f"{value.qualname}.{name}")
+    return library(interp, member.qualname)
+
+
+def _read_namespace(interp: Interpreter, value: Namespace, name: str, node: ast.AST, called: bool) -> Value:
+    found = value.attributes.get(name)
+    if found is not None:
+        return widened(found) if changes(interp, name, found) else found
+    if called or name in NAMES["namespace_methods"]:
+        return Method(value, name)
+    return interp.opaque(f"<config>.{name}", "attribute", node) if value.open else UNKNOWN
+
+
 @lru_cache(maxsize=8192)
 def _member_of(library: str, name: str) -> tuple[External, bool]:
     """A library's name, and whether it is gone."""
@@ -112,7 +101,7 @@ def _member_of(library: str, name: str) -> tuple[External, bool]:
     return member, libraries.dropped(qualname) is not None
 
 
-def _read_module(interp: Interpreter, value: ModuleValue, name: str, node: ast.AST) -> Value:
+def _read_module(interp: Interpreter, value: ModuleValue, name: str, node: ast.AST, called: bool) -> Value:
     found = member_of(interp, value.module, name)
     if name == "__dict__":
         return value
@@ -121,21 +110,19 @@ def _read_module(interp: Interpreter, value: ModuleValue, name: str, node: ast.A
     return found if found is not None else interp.opaque(f"{value.module.name}.{name}", "import", node)
 
 
-def _read_class(interp: Interpreter, value: Class, name: str, node: ast.AST) -> Value:
+def _read_class(interp: Interpreter, value: Class, name: str, node: ast.AST, called: bool) -> Value:
     found = value.find(name)
-    for member in members(found):
-        if type(member) is Function and has_decorator(member, "builtins.classmethod"):
-            return Bound(value, member)
+    for each in members(found):
+        if type(each) is Function and has_decorator(each, "builtins.classmethod"):
+            return Bound(value, each)
     if found is not None:
         return found
     if name == "__name__":
         return Const(value.node.name, interp.origin(node))
     if name == "apply" and "torch.autograd.Function" in value.externals():
+        forward = [each for each in members(value.find("forward")) if type(each) is Function]
         knows_autocast = any(
-            type(each) is External and each.qualname.endswith(".custom_fwd")
-            for member in members(value.find("forward"))
-            if type(member) is Function
-            for each in member.decorators
+            has_decorator(each, "torch.amp.custom_fwd", "torch.cuda.amp.custom_fwd") for each in forward
         )
         return External("torch.amp.custom_fwd.apply" if knows_autocast else "torch.autograd.Function.apply")
     return Method(value, name)
@@ -147,9 +134,7 @@ def _read_instance(interp: Interpreter, value: Instance, name: str, node: ast.AS
         return _current(interp, value, name, found)
     found = value.cls.find(name)
     if found is not None:
-        read: Value | None = None
-        for member in members(found):
-            read = join(read, _bind_member(interp, value, member, node))
+        read = join_all(_bind_member(interp, value, each, node) for each in members(found))
         return _current(interp, value, name, read or UNKNOWN)
     if name == "__class__":
         return value.cls
@@ -167,9 +152,8 @@ def _read_instance(interp: Interpreter, value: Instance, name: str, node: ast.AS
         return value.attributes.setdefault(name, Namespace(value.made_at, {}, True))
     known = value.children.get(name)
     if known is None:
-        known = value.children[name] = Opaque(
-            f"{value.cls.node.name}.{name}", "attribute", interp.origin(node), 1, value
-        )
+        label = f"{value.cls.node.name}.{name}"
+        known = value.children[name] = Opaque(label, "attribute", interp.origin(node), 1, value)
     return known
 
 
@@ -191,15 +175,11 @@ def _current(interp: Interpreter, value: Instance, name: str, found: Value) -> V
 
 
 def _bind_member(interp: Interpreter, value: Instance, member: Value, node: ast.AST) -> Value:
-    if type(member) is Function:
-        if has_decorator(member, "builtins.property", "functools.cached_property", "torch.utils.data.lazy_property"):
-            return interp.call(Bound(value, member), Arguments(), node)
-        if has_decorator(member, "builtins.staticmethod"):
-            return member
-        if has_decorator(member, "builtins.classmethod"):
-            return Bound(value.cls, member)
-        return Bound(value, member)
-    return member
+    if type(member) is not Function or has_decorator(member, "builtins.staticmethod"):
+        return member
+    if has_decorator(member, "builtins.property", "functools.cached_property", "torch.utils.data.lazy_property"):
+        return interp.call(Bound(value, member), Arguments(), node)
+    return Bound(value.cls if has_decorator(member, "builtins.classmethod") else value, member)
 
 
 def device(interp: Interpreter, place: Device, node: ast.AST) -> Made:
@@ -256,14 +236,13 @@ def child(interp: Interpreter, value: Value, name: str, node: ast.AST, how: str 
     known = value.children.get(name)
     if known is not None:
         return known
-    depth = value.depth if type(value) is Opaque else 0
+    depth, label = 0, value.cls.node.name if type(value) is Instance else ""
+    if type(value) is Opaque:
+        depth, label, how = value.depth, value.name, "element" if value.how == "element" else how
+    elif type(value) is Made:
+        label = value.qualname
     if depth >= _DEEPEST_OPAQUE:
         return UNKNOWN
-    if type(value) is Opaque and value.how == "element":
-        how = "element"
-    label = (
-        value.name if isinstance(value, Opaque) else value.qualname if isinstance(value, Made) else value.cls.node.name
-    )
     known = value.children[name] = Opaque(label + name, how, interp.origin(node), depth + 1, value)
     return known
 
@@ -274,36 +253,47 @@ def _read_made(interp: Interpreter, value: Made, name: str, node: ast.AST, calle
         return found
     value.uses.add(name)
     kind = value.kind
-    if kind in ("wrapper", "engine") and name == "module" and value.inner is not None:
-        return value.inner
-    if kind == "loader" and name in ("dataset", "sampler", "batch_size", "batch_sampler", "collate_fn", "num_workers"):
-        passed = value.arguments.get(name, libraries.LOADER_PARAMETERS.index(name))
+    holds = kind in ("wrapper", "engine") and value.inner is not None
+    if holds and name == "module":
+        return value.inner or UNKNOWN
+    if kind == "loader" and name in libraries.LOADER_PARAMETERS:
+        passed = value.arguments.value(name, libraries.LOADER_PARAMETERS.index(name))
         if passed is not None:
-            return passed.value
-    if name == "device":
-        if kind in ("accelerator", "fabric"):
-            return device(interp, "conditional", node)
-        if kind in ("module", "wrapper", "engine", "device"):
-            return device(interp, value.device, node)
+            return passed
+    if name == "device" and kind in ("accelerator", "fabric"):
+        return device(interp, "conditional", node)
+    if name == "device" and kind in ("module", "wrapper", "engine", "device"):
+        return device(interp, value.device, node)
     if called:
         return Method(value, name)
     if kind == "dataset" and name in NAMES["dataset_tensors"]:
         return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
-    if kind in ("module", "wrapper", "engine"):
-        if kind != "module" and value.inner is not None:
-            return read_attribute(interp, value.inner, name, node)
-        if name in ("weight", "bias", "data"):
-            return Tensor(frozenset({"param"}), value.device, interp.origin(node), value)
+    if holds:
+        return read_attribute(interp, value.inner or UNKNOWN, name, node)
+    if kind in ("module", "wrapper", "engine") and name in ("weight", "bias", "data"):
+        return Tensor(frozenset({"param"}), value.device, interp.origin(node), value)
     return child(interp, value, "." + name, node)
 
 
-def read_super(interp: Interpreter, value: Super, name: str, node: ast.AST) -> Value:
+_READERS: dict[type[Value], Callable[..., Value]] = {
+    Instance: _read_instance,
+    External: _read_external,
+    Tensor: _read_tensor,
+    Opaque: _read_opaque,
+    Made: _read_made,
+    Namespace: _read_namespace,
+    ModuleValue: _read_module,
+    Class: _read_class,
+    Super: lambda interp, value, name, node, _: read_super(interp, value, name),
+}
+
+
+def read_super(interp: Interpreter, value: Super, name: str) -> Value:
     """``super().name``: looked up behind the class in the order of the receiver's bases."""
     receiver = next((each for each in members(value.receiver) if isinstance(each, (Instance, Class))), None)
     owner = receiver.cls if type(receiver) is Instance else receiver if type(receiver) is Class else value.cls
-    order = owner.mro()
-    behind = order[order.index(value.cls) + 1 :] if value.cls in order else value.cls.mro()[1:]
-    for base in behind:
+    order = owner.mro() if value.cls in owner.mro() else value.cls.mro()
+    for base in order[order.index(value.cls) + 1 :]:
         if type(base) is Class and name in base.names:
             found = base.names[name]
             return Bound(value.receiver, found) if type(found) is Function else found
@@ -336,21 +326,16 @@ def named_member(interp: Interpreter, owner: Value, key: Value | None, node: ast
 
 def write_attribute(interp: Interpreter, value: Value, name: str, new: Value, node: ast.AST) -> None:
     """``value.name = new``."""
-    if isinstance(value, (Instance, Namespace)):
+    if isinstance(value, (Instance, Namespace, Made)):
         certainty = interp.certainty(value.made_at)
-        if certainty == "strong" or (certainty == "weak" and name not in value.attributes):
-            value.attributes[name] = new
-        elif certainty == "weak":
-            if type(value) is Instance:
-                add_weight(value, new)
-            value.attributes[name] = join(value.attributes[name], new) or new
-    elif type(value) is Made:
-        if name in value.attributes:
+        old = value.attributes.get(name)
+        if type(value) is Made and value.kind == "progress" and name == "desc" and isinstance(node, ast.Assign):
+            interp.event("show", node, "set_description", value, positional(new))
+        is_weak = certainty == "weak" or (type(value) is Made and certainty == "strong")
+        if old is not None and is_weak and not isinstance(value, Namespace):
             add_weight(value, new)
-        if value.kind == "progress" and name == "desc" and isinstance(node, ast.Assign):
-            interp.event("show", node, "set_description", value, Arguments([Passed(new)]))
-        if interp.certainty(value.made_at) != "never":
-            value.attributes[name] = join(value.attributes.get(name), new) or new
+        if certainty != "never":
+            value.attributes[name] = join(old, new) or new if is_weak else new
     elif type(value) is Opaque:
         value.children["." + name] = new
     elif type(value) is ModuleValue:

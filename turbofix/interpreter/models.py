@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from operator import attrgetter
 
-from turbofix.domain.tensors import NO_ROLES, device_of, surest, tensors_passed
+from turbofix.domain.tensors import NO_ROLES, changed, device_of, surest, tensors_passed
 from turbofix.domain.trace import Arguments, positional
 from turbofix.domain.values import (
     UNKNOWN,
@@ -26,7 +26,7 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter.containers import element_of
+from turbofix.interpreter.containers import append
 from turbofix.interpreter.definitions import LAYERS, is_criterion, is_layer, is_module
 from turbofix.interpreter.iteration import iterate
 from turbofix.interpreter.state import Interpreter
@@ -37,25 +37,22 @@ LAYERED = ("torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
 
 
 def layers_given(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    if qualname == "torch.nn.Sequential" and not arguments.star:
-        passed = [each.value for each in arguments.positions]
-        if len(passed) == 1 and isinstance(passed[0], Mapping):
-            return Sequence([entry.value for entry in passed[0].entries.values()], interp.control)
-        if len(passed) == 1 and isinstance(passed[0], (Made, Instance)) and not is_layer(passed[0]):
-            passed = [iterate(interp, passed[0], node)]
-        return Sequence(passed, interp.control, interp.origin(node))
+    """The layers of a ``Sequential``, which is given them one by one, of a list, or of a dict."""
+    origin = interp.origin(node)
     values = [each.value for each in arguments.positions]
-    if not values:
-        return Sequence([], interp.control, interp.origin(node), "list")
-    value = values[0]
+    value = values[0] if values else None
+    if isinstance(value, Mapping) and not arguments.star and len(values) == 1:
+        found = [entry.value for entry in value.entries.values()]
+        return Sequence(found or None, interp.control, origin, "list", value.element)
+    if qualname == "torch.nn.Sequential" and not arguments.star:
+        return Sequence(values, interp.control, origin)
     if type(value) is Sequence and not arguments.star:
         items = list(value.items) if value.items is not None else None
-        return Sequence(items, interp.control, interp.origin(node), "list", value.element)
-    if isinstance(value, Mapping):
-        found = [entry.value for entry in value.entries.values()]
-        return Sequence(found or None, interp.control, interp.origin(node), "list", value.element)
+        return Sequence(items, interp.control, origin, "list", value.element)
+    if value is None:
+        return Sequence([], interp.control, origin, "list")
     element = join_all(values) if arguments.star else iterate(interp, value, node)
-    return Sequence(None, interp.control, interp.origin(node), "list", element)
+    return Sequence(None, interp.control, origin, "list", element)
 
 
 def name_layers(made: Made, layers: Value) -> None:
@@ -68,26 +65,19 @@ def name_layers(made: Made, layers: Value) -> None:
 
 
 def add_layer(interp: Interpreter, model: Made, layer: Value) -> None:
-    inner = model.inner if type(model.inner) is Sequence else None
-    if inner is None:
-        model.inner = Sequence([layer], interp.control, None, "list")
-    elif inner.items is not None and interp.certainty(inner.made_at) == "strong":
-        inner.items.append(layer)
+    """Add one more to the layers of a ``Sequential``."""
+    if type(model.inner) is Sequence:
+        append(interp, model.inner, layer, at_end=True)
     else:
-        inner.element = join(element_of(inner) if inner.items else inner.element, layer)
-        inner.items = None
+        model.inner = Sequence([layer], interp.control, None, "list")
 
 
 def parts_of(interp: Interpreter, model: Instance | Made, node: ast.AST) -> Value | None:
     """The modules that are attributes or layers of a model."""
     if type(model) is Made:
         return iterate(interp, model.inner, node) if model.inner is not None else None
-    found: Value | None = None
-    for value in list(model.attributes.values())[:16]:
-        for member in members(value):
-            if (type(member) is Made and member.kind == "module") or (type(member) is Instance and is_module(member)):
-                found = join(found, member)
-    return found
+    held = [member for value in list(model.attributes.values())[:16] for member in members(value)]
+    return join_all(each for each in held if is_layer(each))
 
 
 _HALF = attrgetter("half")
@@ -101,40 +91,34 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
     tensors = tensors_passed(arguments)
     place = surest(device_of(tensors), model.device)
     bases = _unwrapped(model)
-    loss, holds = False, not bases  # what wraps a model that nobody knows gives what that gives
-    for base in bases:
-        if isinstance(base, Instance):
-            loss = loss or is_criterion(base)
-        else:
-            holds = holds or not libraries.returns_tensor(base.qualname)
+    own = [base for base in bases if isinstance(base, Instance)]
+    loss = any(map(is_criterion, own))
+    made = [base.qualname for base in bases if isinstance(base, Made)]
+    # what wraps what nobody knows gives what that does
+    holds = not bases or not all(map(libraries.returns_tensor, made))
     qualname = model.qualname if isinstance(model, Made) else model.cls.node.name
     roles = (_LOSS if loss else _OUTPUT) | (_HOLDER if holds else NO_ROLES)
     half = True in map(_HALF, tensors)
     half = half if loss else True in [gives_half(base, half=half) for base in bases]
-    result = Tensor(roles, place, interp.origin(node), model, False, False, None, half)
+    result = Tensor(roles, place, interp.origin(node), model, half=half)
     event = interp.event("criterion" if loss else "forward", node, qualname, model, arguments, result)
     returned: Value | None = None
     up = interp.control
     for number, base in enumerate(bases):
-        if isinstance(base, Instance):
-            method = base.cls.find("forward")
-            if type(method) is Function:
-                if len(bases) > 1:
-                    interp.enter("choice", node, number)
-                given = _run_forward(interp, Bound(base, method), arguments, node)
-                interp.control = up
-                returned = join(returned, given)
-                place = surest(place, base.device)
-            elif type(layers := base.attributes.get(LAYERS)) is Made:
-                _forward_layers(interp, layers, arguments, node)
-        elif base.kind == "module" and base.inner is not None:
-            _forward_layers(interp, base, arguments, node)
-    if returned is None:
-        event.returned = join(event.returned, result)
-        return result
-    if model.device in ("cuda", "conditional"):
-        place = model.device
-    output = _as_output(returned, Tensor(roles, place, interp.origin(node), model, False, False, None, half))
+        method = base.cls.find("forward") if isinstance(base, Instance) else None
+        layers = base.attributes.get(LAYERS) if isinstance(base, Instance) else base
+        if type(method) is Function:
+            if len(bases) > 1:
+                interp.enter("choice", node, number)
+            returned = join(returned, _run_forward(interp, Bound(base, method), arguments, node))
+            interp.control = up
+            place = surest(place, base.device)
+        elif type(layers) is Made and layers.kind == "module" and layers.inner is not None:
+            _forward_layers(interp, layers, arguments, node)
+    output: Value = result
+    if returned is not None:
+        place = model.device if model.device in ("cuda", "conditional") else place
+        output = _as_output(returned, changed(result, device=place))
     event.returned = join(event.returned, output)
     return output
 
@@ -197,17 +181,13 @@ def _as_output(value: Value, output: Tensor, depth: int = 0) -> Value:
     """What a project's ``forward`` returned, as a model's output."""
     if type(value) is Tensor:
         roles = (value.roles - {"batch", "data", "maybe_output"}) | output.roles
-        half = value.half or (output.half and "maybe_output" in value.roles)
         roles |= {"object"} if value.roles & {"object", "maybe_output"} else frozenset()
-        return Tensor(
-            roles, output.device, output.origin, output.source, value.detached, False, value.scaled_from, half
-        )
+        half = value.half or (output.half and "maybe_output" in value.roles)
+        detached, scaled_from = value.detached, value.scaled_from
+        return changed(output, roles=roles, detached=detached, scaled_from=scaled_from, half=half, scalar=False)
     if type(value) is Sequence and value.items is not None and depth < 2:
-        return Sequence(
-            [_as_output(item, output, depth + 1) for item in value.items], value.made_at, value.origin, value.kind
-        )
+        items = [_as_output(item, output, depth + 1) for item in value.items]
+        return Sequence(items, value.made_at, value.origin, value.kind)
     if type(value) is Union:
         return join_all(_as_output(member, output, depth + 1) for member in value.values) or output
-    if isinstance(value, (Mapping, Instance, Iterated, Const, Sequence, Host, Computed)):
-        return value
-    return output
+    return value if isinstance(value, (Mapping, Instance, Iterated, Const, Sequence, Host, Computed)) else output

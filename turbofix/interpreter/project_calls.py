@@ -90,29 +90,24 @@ def bind_parameters(
     """Give a function's parameters their values."""
     declared = function.node.args
     ordinary, parameters = declared_parameters(declared)
-    names = scope.names
-    positions = arguments.positions
+    names, positions = scope.names, arguments.positions
     used: set[str] = set()
     maybe = arguments.open or arguments.star
     for index, (name, parameter, default) in enumerate(parameters):
         passed = positions[index] if index < len(positions) and index < ordinary else None
         if passed is None:
             passed = arguments.keywords.get(name)
-            if passed is not None:
-                used.add(name)
-        if passed is None:
-            names[name] = _default(interp, function, parameter, default, node, maybe, arguments)
-        elif passed.must:
+            used.add(name)
+        if passed is not None and passed.must:
             names[name] = passed.value
         else:
-            otherwise = _default(interp, function, parameter, default, node, maybe, arguments)
-            names[name] = join(passed.value, otherwise) or UNKNOWN
+            otherwise = _default(interp, function, parameter, default, None if maybe else node, arguments)
+            names[name] = join(passed.value, otherwise) or UNKNOWN if passed is not None else otherwise
     if declared.vararg is not None:
         rest = [passed.value for passed in positions[ordinary:]]
         unknown = arguments.star or node is None
-        names[declared.vararg.arg] = Sequence(
-            None if unknown else rest, interp.control, None, "tuple", join_all(rest) if unknown else None
-        )
+        items, element = (None, join_all(rest)) if unknown else (rest, None)
+        names[declared.vararg.arg] = Sequence(items, interp.control, None, "tuple", element)
     if declared.kwarg is not None:
         mapping = Mapping(interp.control, None, {}, arguments.open or node is None, arguments.rest)
         for name, passed in arguments.keywords.items():
@@ -129,23 +124,21 @@ def _default(  # noqa: PLR0913
     function: Function,
     parameter: ast.arg,
     default: ast.expr | None,
-    node: ast.AST | None,
-    maybe: bool,
+    call: ast.AST | None,
     arguments: Arguments,
 ) -> Value:
-    """The value of a parameter that is not passed, as far as one sees."""
+    """The value of a parameter that is not passed, as far as one sees: its default in a call that passes no more."""
     if default is None:
         unknown = interp.opaque(parameter.arg, "parameter", parameter)
-        if maybe and arguments.rest is not None:
-            return join(arguments.rest, unknown) or unknown
-        return unknown
+        return join(arguments.rest, unknown) or unknown
     value = default_value(interp, function, default)
-    if node is not None and not maybe:
+    if call is not None:
         return value
     unwrapped = option_default(value)
     if type(unwrapped) is Const and unwrapped.value is not None:
-        how = "parameter" if unwrapped is value else "typer"
-        origin = unwrapped.origin if unwrapped is not value else Origin(default, function.module)
+        is_plain = unwrapped is value
+        origin = Origin(default, function.module) if is_plain else unwrapped.origin
+        how = "parameter" if is_plain else "typer"
         return Option(parameter.arg, unwrapped, origin, how, isinstance(unwrapped.value, bool))
     return join(value, interp.opaque(parameter.arg, "parameter", parameter)) or UNKNOWN
 
@@ -287,40 +280,23 @@ def takes(cls: Class, arguments: Arguments) -> bool:
     return arguments.keywords.keys() >= {*needed}
 
 
-def new_instance(interp: Interpreter, cls: Class, node: ast.AST) -> Instance:
-    """An object of the class, before its ``__init__``."""
-    instance = Instance(cls, interp.origin(node), interp.control)
-    for qualname in cls.externals():
-        if libraries.kind_of(qualname) == "argparse":
-            instance.base = interp.make(qualname, "argparse", Arguments(), node, log=False)
-    return instance
-
-
 def construct(interp: Interpreter, cls: Class, arguments: Arguments, node: ast.AST) -> Instance:
     """Make an object of a class of the project."""
-    instance = new_instance(interp, cls, node)
-    instance.arguments = arguments
+    instance = Instance(cls, interp.origin(node), interp.control, arguments=arguments)
     interp.event("construct", node, cls.node.name, None, arguments, instance)
-    init = cls.find("__init__")
-    if type(init) is Function:
-        key = cls.node
-        count = interp.count(key)
-        earlier = interp.instances.get(key)
+    if type(cls.find("__init__")) is Function:
+        count, earlier = interp.count(cls.node), interp.instances.get(cls.node)
         if count >= CONSTRUCTIONS and earlier is not None:
             instance.attributes.update(earlier.attributes)
             instance.base = earlier.base
             return instance
-        interp.call(Bound(instance, init), arguments, node)
-        interp.instances[key] = instance
-        return instance
-    interp.instances[cls.node] = instance
-    if fields := fields_of(cls):
+        interp.call_own(instance, "__init__", arguments, node)
+    elif fields := fields_of(cls):
         _fill_fields(interp, instance, fields, arguments)
-        finish = cls.find("__post_init__")
-        if type(finish) is Function:
-            interp.call(Bound(instance, finish), Arguments(), node)
-    elif instance.base is None:
+    else:
         make_base(interp, instance, arguments, node)
+    interp.instances[cls.node] = instance
+    interp.call_own(instance, "__post_init__", Arguments(), node)
     return instance
 
 
@@ -337,13 +313,8 @@ def make_base(interp: Interpreter, instance: Instance, arguments: Arguments, nod
             instance.base = command_line(interp, qualname, arguments, node)
             instance.attributes |= instance.base.attributes
             return
-        if kind in NAMES["bases_made"] and qualname not in (
-            "torch.utils.data.Dataset",
-            "torch.utils.data.IterableDataset",
-        ):
-            if kind == "argparse":
-                return
-            instance.base = interp.make(qualname, kind, arguments, node)
+        if kind in NAMES["bases_made"] and not qualname.endswith(("data.Dataset", "data.IterableDataset")):
+            instance.base = interp.make(qualname, kind or "", arguments, node)
             return
 
 
@@ -353,15 +324,9 @@ def _fill_fields(
     for index, (statement, owner) in enumerate(fields):
         assert isinstance(statement.target, ast.Name)
         name = statement.target.id
-        passed = arguments.get(name, index)
-        default = field_default(interp, statement, owner)
-        if passed is not None and passed.must:
-            instance.attributes[name] = passed.value
-        elif passed is not None:
-            instance.attributes[name] = join(passed.value, default) or UNKNOWN
-        elif arguments.open or arguments.star:
-            instance.attributes[name] = join(default, UNKNOWN) or UNKNOWN
-        elif default is not None:
-            instance.attributes[name] = default
-        else:
-            instance.attributes[name] = interp.opaque(name, "parameter", statement)
+        passed, default = arguments.get(name, index), field_default(interp, statement, owner)
+        maybe = passed is None and (arguments.open or arguments.star)
+        if passed is not None:
+            default = passed.value if passed.must else join(passed.value, default)
+        value = join(default, UNKNOWN) if maybe else default
+        instance.attributes[name] = value or interp.opaque(name, "parameter", statement)

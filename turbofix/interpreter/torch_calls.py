@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from turbofix.domain.tensors import (
+    NO_ROLES,
     device_meant,
     device_of,
     elements_passed,
@@ -82,57 +83,45 @@ def scale_loss(interp: Interpreter, qualname: str, arguments: Arguments, node: a
 
 def apex_initialize(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     interp.event("call", node, qualname, None, arguments)
-    models = arguments.get("models", 0)
-    optimizers = arguments.get("optimizers", 1)
-    given = [passed.value for passed in (models, optimizers) if passed is not None]
-    if len(given) == 1:
-        return given[0]
-    return Sequence(given, interp.control, interp.origin(node)) if given else UNKNOWN
+    given = [arguments.value("models", 0), arguments.value("optimizers", 1)]
+    items = [each for each in given if each is not None]
+    return items[0] if len(items) == 1 else Sequence(items, interp.control, interp.origin(node))
 
 
 def deepspeed_initialize(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    model = arguments.get("model", 1)
-    optimizer = arguments.get("optimizer", 2)
-    data = arguments.get("training_data", 4)
-    engine = interp.make(
-        "deepspeed.DeepSpeedEngine", "engine", arguments, node, model.value if model is not None else None
-    )
+    engine = interp.make("deepspeed.DeepSpeedEngine", "engine", arguments, node, arguments.value("model", 1))
     engine.device = "conditional"  # DeepSpeed chooses: it runs on CPUs and other accelerators too
+    optimizer = arguments.value("optimizer", 2) or interp.opaque("deepspeed.optimizer", "call", node)
+    data = arguments.value("training_data", 4)
     loader: Value = NONE
     if data is not None:
-        given = positional(data.value)
+        given = positional(data)
         given.keywords |= {name: each for name, each in arguments.keywords.items() if name == "collate_fn"}
         loader = interp.make("deepspeed.runtime.dataloader.DeepSpeedDataLoader", "loader", given, node)
-    return Sequence(
-        [
-            engine,
-            optimizer.value if optimizer is not None else interp.opaque("deepspeed.optimizer", "call", node),
-            loader,
-            interp.opaque("deepspeed.scheduler", "call", node),
-        ],
-        interp.control,
-        interp.origin(node),
-    )
+    scheduler = interp.opaque("deepspeed.scheduler", "call", node)
+    return Sequence([engine, optimizer, loader, scheduler], interp.control, interp.origin(node))
 
 
 def call_torch(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """A function of torch that makes no object."""
     package, _, name = qualname.rpartition(".")
+    tensors = tensors_passed(arguments)
     if package == "torch.nn.functional":
         return _call_functional(interp, qualname, arguments, node)
-    if package in ("torch", "torch.sparse", "torch.linalg", "torch.fft", "torch.special") or (
-        package == "torch.cuda" and name.endswith("Tensor")
-    ):
-        return _call_tensor_function(interp, qualname, package, name, arguments, node)
+    if package in _OF_TENSORS or (package == "torch.cuda" and name.endswith("Tensor")):
+        return _call_tensor_function(interp, qualname, arguments, node)
     if package == "torch.nn.init":
         interp.event("call", node, qualname, None, arguments)
         return arguments.first("tensor") or UNKNOWN
     if package.startswith("torch.distributions"):
         interp.event("call", node, qualname, None, arguments)
-        tensors = tensors_passed(arguments)
         return result_of(tensors, interp.origin(node)) if tensors else interp.opaque(qualname + "()", "call", node)
-    if package == "torch.nn.utils.rnn" and (tensors := tensors_passed(arguments)):
+    if package == "torch.nn.utils.rnn" and tensors:
         return _call_padding(interp, qualname, tensors, arguments, node)
     return call_unknown(interp, qualname, arguments, node)
+
+
+_OF_TENSORS = ("torch", "torch.sparse", "torch.linalg", "torch.fft", "torch.special")
 
 
 def _call_padding(
@@ -143,12 +132,9 @@ def _call_padding(
     result: Value = result_of(tensors, origin)
     if qualname.endswith("pad_packed_sequence"):
         result = Sequence([result, Tensor(frozenset({"made"}), "cpu", origin, pageable=True)], interp.control, origin)
-    elif "unp" in qualname:  # unpad_sequence, unpack_sequence
-        result = Sequence(None, interp.control, origin, "list", result)
     elif not qualname.endswith("pad_sequence"):
         result = unknown_of(tensors, origin)
-    interp.event("call", node, qualname, None, arguments, result)
-    return result
+    return interp.gives(result, node, qualname, None, arguments)
 
 
 def set_switch(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
@@ -164,81 +150,66 @@ def set_switch(interp: Interpreter, qualname: str, arguments: Arguments, node: a
 
 
 def _call_functional(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    tensors = tensors_passed(arguments)
+    tensors, origin = tensors_passed(arguments), interp.origin(node)
     if qualname in libraries.LOSSES:
-        result = Tensor(
-            roles_of(tensors) - {"maybe_output", "batch"} | {"loss"}, device_of(tensors), interp.origin(node)
-        )
-        result.scalar = reduces_all(arguments) and qualname != "torch.nn.functional.linear_cross_entropy"
+        roles = roles_of(tensors) - {"maybe_output", "batch"} | {"loss"}
+        result = Tensor(roles, device_of(tensors), origin, scalar=reduces_all(arguments))
         interp.event("criterion", node, qualname, External(qualname), arguments, result)
         return result
-    result = result_of(tensors, interp.origin(node)) if tensors else Tensor(frozenset(), "unknown", interp.origin(node))
-    result = in_precision(result, qualname)
-    interp.event("call", node, qualname, None, arguments, result)
-    return result
+    result = result_of(tensors, origin) if tensors else Tensor(origin=origin)
+    return interp.gives(in_precision(result, qualname), node, qualname, None, arguments)
 
 
-def _call_tensor_function(  # noqa: PLR0913
-    interp: Interpreter, qualname: str, package: str, name: str, arguments: Arguments, node: ast.AST
-) -> Value:
-    if name in libraries.NO_TENSOR and package == "torch":
-        interp.event("call", node, qualname, None, arguments)
-        return UNKNOWN
-    tensors = tensors_passed(arguments)
-    origin = interp.origin(node)
-    result: Value
+def _call_tensor_function(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    package, _, name = qualname.rpartition(".")
+    tensors, origin = tensors_passed(arguments), interp.origin(node)
+    result: Value = UNKNOWN
     if name in libraries.FACTORIES or package == "torch.cuda":
         result = _made_tensor(interp, package, name, arguments, tensors, node)
-    elif tensors:
-        result = in_precision(result_of(tensors, origin, name), qualname)
-        result.scalar = result.scalar or (
-            package == "torch"
-            and name in NAMES["reductions"]
-            and len(arguments.positions) == 1
-            and not (arguments.star or arguments.open or arguments.keywords)
-        )
-        if name in ("max", "min", "topk", "sort", "median", "mode", "kthvalue") and _reduces(name, arguments):
-            result = Sequence([result, result], interp.control, origin)
-    elif package == "torch" and not arguments.positions and not arguments.keywords:
-        return call_unknown(interp, qualname, arguments, node)
+    elif tensors and not (name in libraries.NO_TENSOR and package == "torch"):
+        tensor = in_precision(result_of(tensors, origin, name), qualname)
+        alone = len(arguments.positions) == 1 and not (arguments.star or arguments.open or arguments.keywords)
+        tensor.scalar = tensor.scalar or (alone and package == "torch" and name in NAMES["reductions"])
+        result = Sequence([tensor, tensor], interp.control, origin) if _gives_two(name, arguments) else tensor
+    elif name in libraries.NO_TENSOR and package == "torch":
+        interp.event("call", node, qualname, None, arguments)
+        return UNKNOWN
     else:
         unknown = interp.opaque(qualname + "()", "call", node)
-        result = unknown if elements_passed(arguments) else Tensor(frozenset(), "unknown", origin)
-    interp.event("call", node, qualname, None, arguments, result)
-    return result
+        result = unknown if elements_passed(arguments) else Tensor(origin=origin)
+    return interp.gives(result, node, qualname, None, arguments)
 
 
-def _reduces(name: str, arguments: Arguments) -> bool:
-    """Whether ``torch.max(x, 1)`` gives values and indices."""
-    if name in ("topk", "sort", "kthvalue", "mode"):
-        return True
-    dim = arguments.get("dim", 1)
-    return dim is not None and not any(type(member) is Tensor for member in members(dim.value))
+def _gives_two(name: str, arguments: Arguments) -> bool:
+    """Whether it gives values and their positions, as ``torch.max(x, 1)`` does."""
+    dim = arguments.value("dim", 1) if name in ("max", "min", "median") else None
+    along = dim is not None and not any(type(member) is Tensor for member in members(dim))
+    return along or name in ("topk", "sort", "kthvalue", "mode")
 
 
 def _made_tensor(  # noqa: PLR0913
     interp: Interpreter, package: str, name: str, arguments: Arguments, tensors: list[Tensor], node: ast.AST
 ) -> Tensor:
+    shares, like = name in ("as_tensor", "asarray", "from_numpy"), name.endswith("_like")
+    place: Device = interp.default_device
     if package == "torch.cuda":
-        place: Device = "cuda"
+        place = "cuda"
     elif "device" in arguments.keywords:
         place = device_passed(interp, arguments)
-    elif name.endswith("_like") or (name in ("as_tensor", "asarray") and tensors):
+    elif like or (shares and tensors):
         place = device_of(tensors)
-    else:
-        place = interp.default_device
     from_host = name in libraries.FROM_HOST and bool(arguments.positions)
-    roles = roles_of(tensors) if name.endswith("_like") is False and from_host else frozenset()
-    if name not in ("as_tensor", "asarray", "from_numpy"):  # a copy, without the graph of what it was copied from
+    roles = roles_of(tensors) if from_host else NO_ROLES
+    if not shares:  # a copy, without the graph of what it was copied from
         roles -= {"output", "maybe_output", "prediction"}
-    dtype = arguments.keywords.get("dtype")
-    is_complex = dtype is not None and str(getattr(dtype.value, "qualname", "")).startswith("torch.c")
-    roles |= {"made", "complex"} if is_complex else {"made"}
-    return Tensor(roles - {"loss"}, place, interp.origin(node), pageable=from_host or place == "cpu")
+    dtype = arguments.value("dtype")
+    is_complex = type(dtype) is External and dtype.qualname.startswith("torch.c")
+    roles = (roles - {"loss"}) | ({"made", "complex"} if is_complex else {"made"})
+    return Tensor(roles, place, interp.origin(node), pageable=from_host or place == "cpu")
 
 
 def device_passed(interp: Interpreter, arguments: Arguments) -> Device:
-    passed = arguments.keywords.get("device")
-    if passed is None or (type(passed.value) is Const and passed.value.value is None):
-        return interp.default_device
-    return device_meant(passed.value)
+    """Where something is made that is told a device, or none."""
+    value = arguments.value("device")
+    is_none = value is None or (type(value) is Const and value.value is None)
+    return interp.default_device if is_none else device_meant(value)
