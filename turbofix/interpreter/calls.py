@@ -67,17 +67,17 @@ def evaluate_call(interp: Interpreter, node: ast.Call) -> Value:
     else:
         callee = interp.eval(function)
         if type(callee) is External and callee.qualname == "builtins.super":
-            return _super(interp, node)
+            return _super(interp)
     return interp.call(callee, evaluate_arguments(interp, node), node)
 
 
-def _super(interp: Interpreter, node: ast.Call) -> Value:
+def _super(interp: Interpreter) -> Value:
     function = interp.frame.function
-    if function is None or function.cls is None or isinstance(function.node, ast.Lambda):
+    if function is None or function.cls is None:
         return UNKNOWN
-    parameters = [*function.node.args.posonlyargs, *function.node.args.args]
-    receiver = interp.frame.scope.names.get(parameters[0].arg) if parameters else None
-    return Super(receiver or UNKNOWN, function.cls)
+    receiver = next(iter(parameters(function.node)), None)
+    held = interp.frame.scope.names.get(receiver.arg) if receiver is not None else None
+    return Super(held or UNKNOWN, function.cls)
 
 
 def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST) -> Value:
@@ -128,21 +128,17 @@ def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST
 
 def _log_own_optimizer(interp: Interpreter, callee: Bound, arguments: Arguments, node: ast.AST) -> None:
     """An optimizer of the project's own steps as any other does."""
-    receiver = callee.receiver
-    if type(receiver) is Instance and any(
-        libraries.kind_of(name) in ("optimizer", "scheduler") for name in receiver.cls.externals()
-    ):
-        name = callee.function.name
+    receiver, name = callee.receiver, callee.function.name
+    bases = receiver.cls.externals() if type(receiver) is Instance else ()
+    if not {"optimizer", "scheduler"}.isdisjoint(map(libraries.kind_of, bases)):
         interp.event("step" if name == "step" else "zero_grad", node, name, receiver, arguments)
 
 
 def _call_instance(interp: Interpreter, callee: Instance, arguments: Arguments, node: ast.AST) -> Value:
-    method = callee.cls.find("__call__")
-    if type(method) is Function:
-        return interp.call(Bound(callee, method), arguments, node)
-    if is_module(callee):
-        return forward(interp, callee, arguments, node)
-    return unknown_result(interp, callee, arguments, node)
+    own = interp.call_own(callee, "__call__", arguments, node)
+    if own is not None:
+        return own
+    return (forward if is_module(callee) else unknown_result)(interp, callee, arguments, node)
 
 
 def _call_made(interp: Interpreter, callee: Made, arguments: Arguments, node: ast.AST) -> Value:
@@ -183,13 +179,11 @@ def _log_move_of_objects(interp: Interpreter, callee: Union, arguments: Argument
 
 def call_loss_scaler(interp: Interpreter, scaler: Made, arguments: Arguments, node: ast.AST) -> Value:
     """timm's ``loss_scaler(loss, optimizer, clip_grad=...)``: backward, clipping and step in one call."""
-    loss = arguments.get("loss", 0)
-    optimizer = arguments.get("optimizer", 1)
-    interp.event("backward", node, "lossscaler", loss.value if loss is not None else UNKNOWN, arguments)
-    clip = arguments.get("clip_grad", 2)
-    if clip is not None and not (type(clip.value) is Const and clip.value.value is None):
-        interp.event("clip", node, "lossscaler", clip.value, arguments)
-    interp.event("step", node, "lossscaler", optimizer.value if optimizer is not None else UNKNOWN, arguments)
+    interp.event("backward", node, "lossscaler", arguments.value("loss", 0) or UNKNOWN, arguments)
+    clip = arguments.value("clip_grad", 2)
+    if clip is not None and not (type(clip) is Const and clip.value is None):
+        interp.event("clip", node, "lossscaler", clip, arguments)
+    interp.event("step", node, "lossscaler", arguments.value("optimizer", 1) or UNKNOWN, arguments)
     interp.event("update", node, "lossscaler", scaler, arguments)
     return NONE
 
@@ -202,18 +196,15 @@ def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Argu
     if type(receiver) is Host:
         return receiver
     if type(receiver) is Iterated:
-        if name in ("__next__", "next", "send"):
-            interp.event("next", node, "", receiver, arguments, receiver.element)
-            return receiver.element
-        return UNKNOWN
+        if name not in ("__next__", "next", "send"):
+            return UNKNOWN
+        interp.event("next", node, "", receiver, arguments, receiver.element)
+        return receiver.element
     if type(receiver) is Option:
         if receiver.how == FROM_FILE and type(receiver.default) is Const:
             return of_option(receiver, call_method(interp, receiver.default, name, arguments, node))
-        return (
-            receiver
-            if name in ("lower", "upper", "strip", "copy")
-            else call_method_of_anything(interp, receiver, name, arguments, node)
-        )
+        if name in ("lower", "upper", "strip", "copy"):
+            return receiver
     if type(receiver) is ModuleValue and name == "update":
         interp.event("destroy", node, "globals().update", None, arguments)
         interp.destroy()
@@ -222,7 +213,7 @@ def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Argu
         return named_member(interp, receiver, arguments.at(0), node)
     if type(receiver) is Class and receiver.externals() and _makes(receiver, name):
         init = receiver.find("__init__")
-        taken = [each.arg for each in parameters(init.node)] if type(init) is Function else []
+        taken = {each.arg for each in parameters(init.node)} if type(init) is Function else ()
         kept = {each: passed for each, passed in arguments.keywords.items() if each in taken}
         return construct(interp, receiver, Arguments([], kept, open=True), node)
     return call_method_of_anything(interp, receiver, name, arguments, node)

@@ -17,13 +17,11 @@ from turbofix.domain.values import (
     Class,
     Function,
     Instance,
-    Opaque,
-    Origin,
     Tensor,
-    Value,
     join_all,
     members,
 )
+from turbofix.interpreter import imports
 from turbofix.interpreter.imports import load, run
 from turbofix.interpreter.project_calls import construct
 from turbofix.interpreter.state import Interpreter, Settings
@@ -234,13 +232,14 @@ def _mark_inputs(events: list[Event]) -> None:
     fed: set[ast.AST] = set()
     while waiting:
         node = waiting.pop()
-        if node not in fed:
-            fed.add(node)
-            if node in made_by:
-                waiting.extend(_origins(made_by[node]))
+        if node not in fed and node in made_by:
+            waiting.extend(_origins(made_by[node]))
+        fed.add(node)
     for event in events:
-        if event.kind == "transfer" and event.node in fed:
-            event.receiver = _as_input(event.receiver)
+        value = event.receiver
+        made = type(value) is Tensor and "made" in value.roles and "batch" not in value.roles
+        if made and event.kind == "transfer" and event.node in fed and type(value) is Tensor:
+            event.receiver = with_roles(value, frozenset({"input"}))
 
 
 def _origins(event: Event) -> Iterator[ast.AST]:
@@ -252,21 +251,9 @@ def _origins(event: Event) -> Iterator[ast.AST]:
             yield tensor.origin.node
 
 
-def _as_input(value: Value | None) -> Value | None:
-    if type(value) is Tensor and "made" in value.roles and "batch" not in value.roles:
-        return with_roles(value, frozenset({"input"}))
-    return value
-
-
 def _settle(module: ModuleFile) -> None:
     """Names that were imported and never used stay unknown."""
     for name, value in module.scope.names.items():
         if Lazy in map(type, members(value)):
-            settled = join_all(
-                Opaque(f"{each.module.name}.{each.name}", "import", Origin(each.node, module))
-                if type(each) is Lazy
-                else each
-                for each in members(value)
-            )
-            assert settled is not None
-            module.scope.names[name] = settled
+            settled = join_all(imports.unseen(each) if type(each) is Lazy else each for each in members(value))
+            module.scope.names[name] = settled or value

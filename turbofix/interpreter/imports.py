@@ -362,10 +362,14 @@ def settled(interp: Interpreter, value: Value) -> Value:
 
 def force(interp: Interpreter, lazy: Lazy) -> Value:
     """The value of a name that was imported lazily. Inside a circle of imports it is unknown."""
-    unknown = Opaque(f"{lazy.module.name}.{lazy.name}", "import", Origin(lazy.node, lazy.module))
     if lazy.running:
-        return unknown
+        return unseen(lazy)
     lazy.running = True
     value = member_of(interp, lazy.module, lazy.name)
     lazy.running = False
-    return value if value is not None else unknown
+    return value if value is not None else unseen(lazy)
+
+
+def unseen(lazy: Lazy) -> Opaque:
+    """What is not known of a name that is imported."""
+    return Opaque(f"{lazy.module.name}.{lazy.name}", "import", Origin(lazy.node, lazy.module))

@@ -7,9 +7,10 @@ after every constant that it assigns became unknown; calls of the project's func
 from __future__ import annotations
 
 import ast
+from itertools import takewhile
 
 from turbofix.domain.scopes import Frame, Scope
-from turbofix.domain.trace import Control, LoopRecord, positional
+from turbofix.domain.trace import LoopRecord, positional
 from turbofix.domain.values import (
     NEVER,
     NONE,
@@ -87,36 +88,34 @@ class Walk(Evaluator):
         self.event("sum", node, "", old, None, value)
         self.assign(node.target, self.operate(old, value, node.op, node), node)
 
+    def under(
+        self, body: list[ast.stmt], kind: str, node: ast.AST, detail: object = None, decided: bool = False
+    ) -> bool:
+        """Execute statements one level down on the control stack; whether control comes out at their end."""
+        up = self.control
+        self.enter(kind, node, detail, decided)
+        falls_through = self.block(body)
+        self.control = up
+        return falls_through
+
     def do_if(self, node: ast.If) -> bool:
         truth = truth_of(self.test(node.test))
-        up = self.control
         scope = self.frame.scope
+        before = scope.names
         if truth is None:
-            before = scope.names
             after: list[dict[str, Value]] = []
             for side, body in enumerate((node.body, node.orelse)):
-                if not body:
-                    after.append(before)
-                    continue
-                scope.names = dict(before)
-                self.enter("if", node, side)
-                if self.block(body):
+                scope.names = dict(before) if body else before
+                if not body or self.under(body, "if", node, side):
                     after.append(scope.names)
-                self.control = up
             scope.names = joined_names(after) if after else before
             return bool(after)
         live, dead = (node.body, node.orelse) if truth else (node.orelse, node.body)
         if dead:
-            before = scope.names
             scope.names, counts, self.counts = dict(before), self.counts, self.counts_of_dead
-            self.enter("if", node, "dead", decided=True)
-            self.block(dead)
-            self.control, self.counts = up, counts  # what never happens is no reason to look at what does less often
-            scope.names = before
-        self.enter("if", node, 0 if truth else 1, decided=True)
-        falls_through = self.block(live)
-        self.control = up
-        return falls_through
+            self.under(dead, "if", node, "dead", decided=True)
+            scope.names, self.counts = before, counts  # what never happens is no reason to look less at what does
+        return self.under(live, "if", node, 0 if truth else 1, decided=True)
 
     def do_for(self, node: ast.For | ast.AsyncFor) -> bool:
         iterated = self.eval(node.iter)
@@ -172,14 +171,14 @@ class Walk(Evaluator):
                 names[name] = widened(value)
         for name, key, is_key in inside:
             for member in members(names.get(name)):
-                if not is_key and isinstance(member, (Instance, Namespace, Made)) and isinstance(key, str):
-                    old = member.attributes.get(key)
+                if not is_key and isinstance(member, (Instance, Namespace, Made)):
+                    old = member.attributes.get(str(key))
                     if type(old) is Const:
-                        member.attributes[key] = widened(old)
-                elif is_key and isinstance(member, Mapping):
-                    entry = member.entries.get(key)
-                    if entry is not None and type(entry.value) is Const:
-                        member.entries[key] = Entry(widened(entry.value), entry.must, entry.origin)
+                        member.attributes[str(key)] = widened(old)
+                elif is_key and isinstance(member, Mapping) and key in member.entries:
+                    entry = member.entries[key]
+                    held = widened(entry.value) if type(entry.value) is Const else entry.value
+                    member.entries[key] = Entry(held, entry.must, entry.origin)
 
     def do_break(self, _: ast.Break | ast.Continue) -> bool:
         if not self._is_dead("loop"):
@@ -190,26 +189,20 @@ class Walk(Evaluator):
 
     def _is_dead(self, until: str) -> bool:
         """Whether this stands in a branch that a decided test excludes, within the innermost level of that kind."""
-        level: Control | None = self.control
-        while level is not None and level.kind != until:
-            if level.kind == "if" and level.detail == "dead":
-                return True
-            level = level.up
-        return False
+        return any(level.is_dead for level in takewhile(lambda level: level.kind != until, self.control.upwards()))
 
     def do_return(self, node: ast.Return) -> bool:
         value = self.eval(node.value) if node.value is not None else NONE
         if node.value is not None:
             self.event("return", node, "", None, None, value)
-        if self._is_dead("call"):
-            return False
-        self.frame.returned = join(self.frame.returned, value)
-        undecided = False
-        for level in self.control.upwards():
-            if level.kind == "call":
-                level.returned = level.returned or undecided
-                break
-            undecided = undecided or level.kind in ("loop", "try") or (level.kind == "if" and not level.decided)
+        if not self._is_dead("call"):
+            self.frame.returned = join(self.frame.returned, value)
+            undecided = False
+            for level in self.control.upwards():
+                if level.kind == "call":
+                    level.returned = level.returned or undecided
+                    break
+                undecided = undecided or level.is_unsure
         return False
 
     def do_raise(self, node: ast.Raise) -> bool:
@@ -242,21 +235,16 @@ class Walk(Evaluator):
         self.enter("try", node)
         falls_through = self.block(node.body)
         body_names = scope.names
-        if falls_through and node.orelse:
-            falls_through = self.block(node.orelse)
-        after = [scope.names] if falls_through else []
+        after = [scope.names] if falls_through and self.block(node.orelse) else []
+        self.control = up
         for handler in node.handlers:
             scope.names = joined_names([before, body_names])
-            self.control = up
-            self.enter("if", handler, "except")
             if handler.name:
                 self.bind(handler.name, self.opaque(handler.name, "call", handler))
-            if self.block(handler.body):
+            if self.under(handler.body, "if", handler, "except"):
                 after.append(scope.names)
-        self.control = up
         scope.names = joined_names(after) if after else body_names
-        ends = self.block(node.finalbody) if node.finalbody else True
-        return ends and bool(after)
+        return self.block(node.finalbody) and bool(after)
 
     do_trystar = do_try
 
@@ -264,21 +252,17 @@ class Walk(Evaluator):
         subject = self.eval(node.subject)
         self.event("test", node.subject, "", subject)
         scope = self.frame.scope
-        before = scope.names
-        up = self.control
-        after = [before]
+        after = [scope.names]
         for side, case in enumerate(node.cases):
-            scope.names = dict(before)
-            self.enter("if", node, side)
+            scope.names = dict(after[0])
             for part in walk(case.pattern):
                 name = getattr(part, "name", None)
                 if isinstance(name, str):
                     self.bind(name, subject if part is case.pattern else UNKNOWN)
             if case.guard is not None:
                 self.test(case.guard)
-            if self.block(case.body):
+            if self.under(case.body, "if", node, side):
                 after.append(scope.names)
-            self.control = up
         scope.names = joined_names(after)
         return True
 
