@@ -195,8 +195,6 @@ def _is_data(tensor: Tensor) -> bool:
 
 _CHOSEN = NAMES["chosen"]
 _KEEP_SCALAR = NAMES["keep_scalar"]
-
-
 _VIEWS = NAMES["views"]
 
 

@@ -47,8 +47,6 @@ from turbofix.library import tables as libraries
 from turbofix.library.tables import NAMES
 
 _DEEPEST_OPAQUE = 6
-
-
 _WEIGHTS = (frozenset({"param"}), frozenset({"param", "made"}))
 
 

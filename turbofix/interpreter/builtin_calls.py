@@ -36,8 +36,8 @@ from turbofix.domain.values import (
 )
 from turbofix.interpreter.attributes import add_weight, named_member, write_attribute
 from turbofix.interpreter.containers import merge, put_keywords
+from turbofix.interpreter.elements import iterate
 from turbofix.interpreter.imports import import_by_name, text_of
-from turbofix.interpreter.iteration import iterate
 from turbofix.interpreter.state import Handler, Interpreter
 
 

@@ -35,21 +35,22 @@ from turbofix.domain.values import (
     join,
 )
 from turbofix.interpreter.attributes import named_member, read_attribute
-from turbofix.interpreter.container_methods import (
+from turbofix.interpreter.containers import of_option
+from turbofix.interpreter.definitions import has_decorator, is_module
+from turbofix.interpreter.elements import iterate
+from turbofix.interpreter.library_calls import call_external
+from turbofix.interpreter.library_methods import (
+    call_inherited_method,
     call_mapping_method,
     call_namespace_method,
+    call_object_method,
     call_sequence_method,
     call_text_method,
 )
-from turbofix.interpreter.containers import of_option
-from turbofix.interpreter.definitions import has_decorator, is_module
-from turbofix.interpreter.iteration import iterate
-from turbofix.interpreter.library_calls import call_external
 from turbofix.interpreter.models import forward
-from turbofix.interpreter.object_methods import call_inherited_method, call_object_method
 from turbofix.interpreter.project_calls import construct, evaluate_arguments, takes
 from turbofix.interpreter.state import Interpreter
-from turbofix.interpreter.torch_methods import call_tensor_method
+from turbofix.interpreter.torch_calls import call_tensor_method
 from turbofix.interpreter.unknowns import call_method_of_anything, call_method_of_unknown, call_opaque, unknown_result
 from turbofix.library import tables as libraries
 from turbofix.source.names import parameters

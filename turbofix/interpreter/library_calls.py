@@ -44,8 +44,8 @@ from turbofix.interpreter.brains.config_files import HANDLERS as OF_CONFIG_FILES
 from turbofix.interpreter.builtin_calls import call_builtin
 from turbofix.interpreter.containers import merge
 from turbofix.interpreter.definitions import is_layer
+from turbofix.interpreter.elements import iterate
 from turbofix.interpreter.imports import import_by_name
-from turbofix.interpreter.iteration import iterate
 from turbofix.interpreter.models import LAYERED, layers_given, name_layers
 from turbofix.interpreter.state import Handler, Interpreter
 from turbofix.interpreter.torch_calls import (

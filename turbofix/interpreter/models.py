@@ -28,7 +28,7 @@ from turbofix.domain.values import (
 )
 from turbofix.interpreter.containers import append
 from turbofix.interpreter.definitions import LAYERS, is_criterion, is_layer, is_module
-from turbofix.interpreter.iteration import iterate
+from turbofix.interpreter.elements import iterate
 from turbofix.interpreter.state import Interpreter
 from turbofix.library import tables as libraries
 
@@ -81,8 +81,6 @@ def parts_of(interp: Interpreter, model: Instance | Made, node: ast.AST) -> Valu
 
 
 _HALF = attrgetter("half")
-
-
 _OUTPUT, _LOSS, _HOLDER = frozenset({"output"}), frozenset({"output", "loss"}), frozenset({"object"})
 
 

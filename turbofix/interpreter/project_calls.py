@@ -42,7 +42,7 @@ from turbofix.interpreter.definitions import (
     option_default,
     stops_gradients,
 )
-from turbofix.interpreter.iteration import iterate
+from turbofix.interpreter.elements import iterate
 from turbofix.interpreter.library_calls import call_external
 from turbofix.interpreter.models import LAYERED, layers_given
 from turbofix.interpreter.state import Interpreter
@@ -144,13 +144,8 @@ def _default(  # noqa: PLR0913
 
 
 DEEPEST = 12
-
-
 CONTEXTS = 5
-
-
 CONTEXTS_OF_TRAINING = 15
-
 
 CONTEXTS_OF_REGISTRY, FEW = 60, 3
 """A function is executed in so many contexts, one of a training step, or that looks something up, in more."""

@@ -40,7 +40,6 @@ STATEMENTS = 300_000
 Settings = PlainMapping[ast.AST, str]
 """Literals that a person changes by hand to have the program do something else, by what they are assigned to."""
 
-
 _Given = TypeVar("_Given", bound=Value)
 
 

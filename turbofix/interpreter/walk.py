@@ -38,8 +38,8 @@ from turbofix.domain.values import (
 from turbofix.interpreter import imports
 from turbofix.interpreter.calls import call
 from turbofix.interpreter.containers import drop_item
+from turbofix.interpreter.elements import enter_context, iterate
 from turbofix.interpreter.expressions import Evaluator
-from turbofix.interpreter.iteration import enter_context, iterate
 from turbofix.interpreter.project_calls import decorate, decorator, invoke
 from turbofix.interpreter.state import handlers_of
 from turbofix.library.tables import NAMES
