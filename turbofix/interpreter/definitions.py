@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from turbofix.domain.scopes import Frame
+from turbofix.domain.scopes import Frame, Scope
 from turbofix.domain.trace import Arguments
 from turbofix.domain.values import (
     UNKNOWN,
@@ -41,9 +41,8 @@ def is_module(value: Instance) -> bool:
 
 @lru_cache(maxsize=1024)
 def _has_module(bases: tuple[str, ...]) -> bool:
-    return any(
-        name in NAMES["module_bases"] or libraries.kind_of(name) in ("module", "criterion", "wrapper") for name in bases
-    )
+    kinds = ("module", "criterion", "wrapper")
+    return any(name in NAMES["module_bases"] or libraries.kind_of(name) in kinds for name in bases)
 
 
 def _may_be_module(base: str) -> bool:
@@ -66,23 +65,18 @@ def is_criterion(value: Instance) -> bool:
 def stops_gradients(value: Value) -> bool:
     """Whether a decorator switches gradients off."""
     for member in members(value):
-        if type(member) is External and member.qualname in ("torch.no_grad", "torch.inference_mode"):
+        name = member.qualname if isinstance(member, (External, Made)) else ""
+        mode = member.arguments.value("mode", 0) if type(member) is Made else None
+        off = name == "torch.set_grad_enabled" and type(mode) is Const and mode.value is False
+        if off or name in ("torch.no_grad", "torch.inference_mode"):
             return True
-        if type(member) is Made and member.kind == "gradmode":
-            if member.qualname in ("torch.no_grad", "torch.inference_mode"):
-                return True
-            mode = member.arguments.get("mode", 0)
-            if member.qualname == "torch.set_grad_enabled" and mode is not None:
-                return type(mode.value) is Const and mode.value.value is False
     return False
 
 
 def is_layer(value: Value) -> bool:
-    return any(
-        (type(member) is Made and member.kind in ("module", "criterion"))
-        or (type(member) is Instance and is_module(member))
-        for member in members(value)
-    )
+    """Whether a value can be a module, of the project or of a library."""
+    made = (each.kind in ("module", "criterion") for each in members(value) if type(each) is Made)
+    return any(made) or any(type(each) is Instance and is_module(each) for each in members(value))
 
 
 def has_decorator(function: Function, *qualnames: str) -> bool:
@@ -96,27 +90,21 @@ def has_decorator(function: Function, *qualnames: str) -> bool:
 
 def option_default(value: Value) -> Value:
     """The default inside ``typer.Option(32)``; any other value is itself."""
-    if type(value) is Made and value.kind == "parameter_default":
-        passed = value.arguments.get("default", 0)
-        return passed.value if passed is not None else UNKNOWN
-    return value
+    inner = type(value) is Made and value.kind == "parameter_default"
+    return value.arguments.value("default", 0) or UNKNOWN if inner else value  # type: ignore[attr-defined]
 
 
 def default_value(interp: Interpreter, function: Function, default: ast.expr) -> Value:
     """A default, evaluated where the function was defined."""
     if isinstance(default, ast.Constant):
         return Const(default.value, Origin(default, function.module))
-    outer = interp.frame
-    interp.frame = Frame(None, function.scope, function.module)
-    value = interp.eval(default)
-    interp.frame = outer
-    return value
+    return _evaluated(interp, default, function.scope)
 
 
-def default_in_class(interp: Interpreter, node: ast.expr, owner: Class) -> Value:
-    """An expression of a class body, evaluated in its module."""
+def _evaluated(interp: Interpreter, node: ast.expr, scope: Scope) -> Value:
+    """An expression of another place than the one that is being executed."""
     outer = interp.frame
-    interp.frame = Frame(None, owner.module.scope, owner.module)
+    interp.frame = Frame(None, scope, scope.module)
     value = interp.eval(node)
     interp.frame = outer
     return value
@@ -140,18 +128,16 @@ def annotated(cls: Class) -> list[tuple[ast.AnnAssign, Class]]:
 def field_default(interp: Interpreter, statement: ast.AnnAssign, owner: Class) -> Value | None:
     """The default of a dataclass field, through ``field(default=...)``."""
     assert isinstance(statement.target, ast.Name)
-    value = owner.names.get(statement.target.id)
-    if isinstance(statement.value, ast.Call):
-        for keyword in statement.value.keywords:
-            if keyword.arg == "default":
-                return default_in_class(interp, keyword.value, owner)
-            if keyword.arg in ("default_factory", "factory"):
-                factory = default_in_class(interp, keyword.value, owner)
-                return interp.call(factory, Arguments(), statement.value)
-        if statement.value.args and isinstance(statement.value.args[0], ast.Constant):
-            return default_in_class(interp, statement.value.args[0], owner)  # pydantic's Field(...)
-        return None if isinstance(value, (Opaque, Unknown)) else value
-    return value
+    value, scope = owner.names.get(statement.target.id), owner.module.scope
+    if not isinstance(statement.value, ast.Call):
+        return value
+    for keyword in statement.value.keywords:
+        if keyword.arg in ("default", "default_factory", "factory"):
+            told = _evaluated(interp, keyword.value, scope)
+            return told if keyword.arg == "default" else interp.call(told, Arguments(), statement.value)
+    if statement.value.args and isinstance(statement.value.args[0], ast.Constant):
+        return _evaluated(interp, statement.value.args[0], scope)  # pydantic's Field(...)
+    return None if isinstance(value, (Opaque, Unknown)) else value
 
 
 @once_per_node
@@ -167,14 +153,12 @@ def parameters_given(function: Function, arguments: Arguments) -> dict[str, list
     """The expressions that are passed for each parameter of a function; none for one out of ``*values``."""
     declared = function.node.args
     ordinary, known = declared_parameters(declared)
-    given: dict[str, list[ast.expr]] = {}
-    for index, passed in enumerate(arguments.positions):
-        name = known[index][0] if index < ordinary else getattr(declared.vararg, "arg", None)
-        if name is not None:
-            given.setdefault(name, []).extend([passed.node] if passed.node is not None else [])
+    rest, others = getattr(declared.vararg, "arg", None), getattr(declared.kwarg, "arg", None)
     names = {name for name, _, _ in known}
-    for keyword, passed in arguments.keywords.items():
-        name = keyword if keyword in names else getattr(declared.kwarg, "arg", None)
-        if name is not None:
-            given.setdefault(name, []).extend([passed.node] if passed.node is not None else [])
+    pairs = [(known[i][0] if i < ordinary else rest, each) for i, each in enumerate(arguments.positions)]
+    pairs += [(name if name in names else others, each) for name, each in arguments.keywords.items()]
+    given: dict[str, list[ast.expr]] = {name: [] for name, _ in pairs if name is not None}
+    for name, passed in pairs:
+        if name is not None and passed.node is not None:
+            given[name].append(passed.node)
     return given

@@ -153,29 +153,24 @@ CONTEXTS_OF_REGISTRY, FEW = 60, 3
 
 def decorator(interp: Interpreter, node: ast.expr) -> Value:
     """A decorator's value; of a library's decorator that is called, the name of what is called."""
-    if isinstance(node, ast.Call):
-        callee = interp.eval(node.func)
-        if type(callee) is External:
-            arguments = evaluate_arguments(interp, node)
-            if libraries.kind_of(callee.qualname) in ("gradmode", "autocast"):
-                return call_external(interp, callee.qualname, arguments, node)
-            return callee
-    return interp.eval(node)
+    callee = interp.eval(node.func) if isinstance(node, ast.Call) else None
+    if type(callee) is not External or not isinstance(node, ast.Call):
+        return interp.eval(node)
+    arguments = evaluate_arguments(interp, node)
+    makes = libraries.kind_of(callee.qualname) in ("gradmode", "autocast")
+    return call_external(interp, callee.qualname, arguments, node) if makes else callee
 
 
 def decorate(interp: Interpreter, function: Function) -> Value:
     """The function behind its decorators: those of libraries change nothing, the project's are executed."""
     value: Value = function
     for each in reversed(function.decorators):
-        if type(each) is External and each.qualname in ("torch.compile", "torch.jit.script"):
-            if each.qualname == "torch.compile":
-                interp.event("compile", function.node, each.qualname, function)
-            continue
+        if type(each) is External and each.qualname == "torch.compile":
+            interp.event("compile", function.node, each.qualname, function)
         under_way = type(each) is Function and interp.active.get(each.node)
         if isinstance(each, (Function, Bound, Partial)) and not under_way:
             changed = interp.call(each, positional(value), function.node)
-            if isinstance(changed, (Function, Bound, Partial)):
-                value = changed
+            value = changed if isinstance(changed, (Function, Bound, Partial)) else value
     return value
 
 
@@ -206,13 +201,12 @@ def _passes_the_same(first: Arguments, second: Arguments) -> bool:
     """Whether a function that calls itself is given nothing else by which it would take another way."""
     pairs = [(passed, second.keywords.get(name, passed)) for name, passed in first.keywords.items()]
     pairs += zip(first.positions, second.positions, strict=False)
-    return not any(_differ(one.value, two.value) for one, two in pairs)
-
-
-def _differ(one: Value, two: Value) -> bool:
-    if isinstance(one, Const) and isinstance(two, Const):
-        return one.value != two.value
-    return type(one) is type(two) in _TELLING and one is not two
+    for one, two in ((a.value, b.value) for a, b in pairs):
+        if type(one) is type(two) in _TELLING and one is not two:
+            return False
+        if type(one) is Const and type(two) is Const and one.value != two.value:
+            return False
+    return True
 
 
 _TELLING = (Instance, Mapping, Class, Function, Bound)

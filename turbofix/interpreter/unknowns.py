@@ -9,6 +9,7 @@ import ast
 import sys
 
 from turbofix.domain.tensors import (
+    changed,
     device_meant,
     elements_passed,
     hosts_passed,
@@ -97,35 +98,29 @@ def call_unknown(interp: Interpreter, qualname: str, arguments: Arguments, node:
         interp.event("show", node, qualname, None, arguments)
         interp.show_arguments(arguments, node, "print")
         return NONE
-    tensors = tensors_passed(arguments)
-    is_class = qualname.rpartition(".")[2][:1].isupper()
-    result: Value
-    if tensors and not is_class:
-        result = unknown_of(tensors, interp.origin(node))
-        result.foreign = not qualname.startswith(libraries.LIKE_TENSORS)
-    elif is_class:
+    tensors, hosts = tensors_passed(arguments), hosts_passed(arguments)
+    package, last = qualname.partition(".")[0], qualname.rpartition(".")[2]
+    result: Value = UNKNOWN
+    if last[:1].isupper() or not (tensors or hosts):
         result = interp.opaque(qualname + "()", "call", node)
-    elif hosts := hosts_passed(arguments):
-        result = joined_hosts(hosts)
+    elif tensors:
+        foreign = not qualname.startswith(libraries.LIKE_TENSORS)
+        result = changed(unknown_of(tensors, interp.origin(node)), foreign=foreign)
     else:
-        result = interp.opaque(qualname + "()", "call", node)
-    hand(interp, arguments, node, objects=qualname.partition(".")[0] not in _KEEPING)
+        result = joined_hosts(hosts)
+    hand(interp, arguments, node, objects=package not in _KEEPING)
     interp.event("call", node, qualname, None, arguments, result)
-    _run_callbacks(interp, qualname, arguments, node)
+    for value in (
+        [each.value for each in arguments.positions] if last in NAMES["runners"] else ()
+    ):  # it runs functions that it is given
+        for member in members(value):
+            if isinstance(member, (Function, Bound)):
+                invoke_from_command_line(interp, member, node)
     return result
 
 
 _KEEPING = sys.stdlib_module_names | {"torch", "numpy"}
 """Packages that call no methods of an object that they are given, but those that every object has."""
-
-
-def _run_callbacks(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> None:
-    """A function that is given to something that runs functions is run."""
-    if qualname.rpartition(".")[2] in NAMES["runners"]:
-        for passed in arguments.positions:
-            for member in members(passed.value):
-                if isinstance(member, (Function, Bound)):
-                    invoke_from_command_line(interp, member, node)
 
 
 def target_of(name: str, arguments: Arguments) -> Device | None:

@@ -7,7 +7,6 @@ A qualified name is canonical when it is the shortest one that the library docum
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -75,22 +74,15 @@ _HALF = NAMES["half"]
 
 NO_KERNEL, NO_MIXING = "has no kernel for 16 bits", "does not mix 16 and 32 bits"
 _NO_KERNEL = NAMES["no_kernel"]
-_MIXED: Mapping[str, tuple[tuple[str, int], ...]] = {
-    **dict.fromkeys(("index_add", "scatter", "scatter_add", "scatter_reduce"), (("source", 2), ("src", 2))),
-    **dict.fromkeys(("smm", "spmm", "sspaddmm"), ()),
-    "index_copy": (("tensor", 2), ("source", 2)),
-    "index_put": (("values", 1),),
-    "lerp": (("end", 0), ("weight", 1)),
-    "masked_scatter": (("source", 1),),
+_MIXED = {
+    name: tuple(zip(operands.split(), map(int, places.split()), strict=True))
+    for name, operands, places in rows_of("mixed.tsv")
 }
-"""What takes operands of one type, and which of them can be given that of the first: by name, or place in a method."""
-_PAIRS = words("cholesky_solve complex lstsq lu_solve polar solve solve_ex solve_triangular triangular_solve")
+"""What takes operands of one type, and which can be given that of the first: by name, and by place in a method."""
+_PAIRS = NAMES["pairs"]
 _UNFIT_PACKAGES = {
-    "torch.linalg.": NO_KERNEL,
-    "torch.fft.": NO_KERNEL,
-    "torch.sparse.": NO_MIXING,
-    "torch_scatter.": NO_MIXING,
-    "torch_sparse.": NO_MIXING,
+    **dict.fromkeys(("torch.linalg.", "torch.fft."), NO_KERNEL),
+    **dict.fromkeys(("torch.sparse.", "torch_scatter.", "torch_sparse."), NO_MIXING),
 }
 _FIT = NAMES["fit"]
 _OF_COMPLEX = ("torch.fft.i", "torch.fft.hfft", "torch.istft", "Tensor.istft")
@@ -172,28 +164,17 @@ LIKE_TENSORS = ("torch.", "torchvision.transforms.", "torchaudio.", "einops.", "
 """Packages whose functions and classes give tensors, or what is pinned and moved as tensors are."""
 
 FROM_HOST = NAMES["from_host"]
-"""Factories whose content comes from the host's ordinary (pageable) memory."""
-
 NO_TENSOR = NAMES["no_tensor"]
 SWITCHES = NAMES["switches"]
 PROGRESS = NAMES["progress"]
 
-BARS = PROGRESS - words("tqdm.trange tqdm.tnrange progressbar.ProgressBar click.progressbar") | words(
-    "accelerate.utils.tqdm accelerate.utils.tqdm.tqdm"
-)
-"""Those that give, one by one, all that their first argument gives."""
-
-_TENSOR_FUNCTIONS = words("einops.rearrange einops.reduce einops.repeat torchvision.utils.make_grid")
-_TENSOR_PACKAGES = (
-    "torchvision.transforms.functional.",
-    "torchvision.transforms.v2.functional.",
-    "torchaudio.functional.",
-)
+BARS = NAMES["bars"]
 
 
 def gives_tensors(qualname: str) -> bool:
     """Whether a library's function makes a tensor of tensors, as torch's own operations do."""
-    return qualname in _TENSOR_FUNCTIONS or qualname.startswith(_TENSOR_PACKAGES)
+    package = qualname.rpartition(".")[0]
+    return qualname in NAMES["tensor_functions"] or package in NAMES["tensor_packages"]
 
 
 TRAINERS_START = NAMES["trainers_start"]
@@ -204,12 +185,8 @@ STARTERS = ("multiprocessing.Process", "multiprocessing.spawn", "multiprocessing
 CLIPS = NAMES["clips"]
 SHOWING_METHODS = NAMES["showing_methods"]
 LOGGING_METHODS = NAMES["logging_methods"]
-"""Methods of loggers, writers and files that show or log their arguments."""
-
 PREPARES = NAMES["prepares"]
 DEAD_ENDS = NAMES["dead_ends"]
-"""Calls that do not return."""
-
 # --- canonical names ------------------------------------------------------------------------------------------------
 
 _FLATTENED = (
@@ -252,9 +229,6 @@ _KINDS |= {**dict.fromkeys(NAMES["parsers"], "argparse"), **dict.fromkeys(PROGRE
 _OPEN_PACKAGES = rows_of("makes.tsv")
 """Packages whose members (or classes: "Upper") all make one kind of object; the first that fits decides."""
 
-_PRETRAINED = frozenset({"transformers", "diffusers", "peft", "efficientnet_pytorch", "sentence_transformers"})
-_PRETRAINED_CALLS = frozenset({"from_pretrained", "from_config", "from_name"})
-
 
 @lru_cache(maxsize=8192)
 def kind_of(qualname: str) -> str | None:
@@ -264,7 +238,7 @@ def kind_of(qualname: str) -> str | None:
         return kind
     package, _, member = qualname.rpartition(".")
     top = package.partition(".")[0]
-    if member in _PRETRAINED_CALLS and top in _PRETRAINED:
+    if member in ("from_pretrained", "from_config", "from_name") and top in NAMES["pretrained"]:
         cls = package.rpartition(".")[2]
         if any(part in cls for part in ("Tokenizer", "Processor", "Extractor")):
             return "tokenizer"
