@@ -112,6 +112,10 @@ def _as_batch(value: Value, batch: Tensor, depth: int = 0, alone: bool = True) -
         # what a model, or a call that is not seen through, made may be an object that holds tensors
         roles = batch.roles | {"object"} if alone and (value.foreign or "object" in value.roles) else batch.roles
         return Tensor(roles, place, batch.origin, batch.source)
+    if type(value) is Opaque and value.how == "call" and value.name.endswith("()"):
+        # an object of a class that the project does not hold: ``boxlib.Boxes()``
+        made = value.name.rpartition(".")[2][:1].isupper() and not value.name.startswith(libraries.LIKE_TENSORS)
+        return Opaque(value.name, value.how, value.origin, value.depth, batch.source) if made else batch
     if type(value) is Sequence and depth < 3 and (value.items is not None or any(tensors_in(value.element))):
         items = [_as_batch(item, batch, depth + 1) for item in value.items] if value.items is not None else None
         element = _as_batch(value.element or UNKNOWN, batch, depth + 1) if items is None else None

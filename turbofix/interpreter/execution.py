@@ -80,9 +80,10 @@ def execute(
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _FRAMES))
     reason: str | None = None
+    unsure: str | None = None
     try:
         run(interp, module)
-        _run_handed(interp)
+        unsure = _run_handed(interp)
         _run_uncalled(interp, module)
     except OutOfBudgetError:
         reason = "it executes more statements than the analysis follows"
@@ -103,8 +104,8 @@ def execute(
         list(interp.loops.values()),
         root,
         read,
-        reason is None,
-        reason,
+        (reason or unsure) is None,
+        reason or unsure,
         tuple(_unfollowed(interp, module)),
         interp.roots,
         interp.frames,
@@ -115,20 +116,27 @@ def execute(
     )
 
 
-def _run_handed(interp: Interpreter) -> None:
-    """Where nothing trains, execute what was handed to calls that were not followed, as these may.
+def _run_handed(interp: Interpreter) -> str | None:
+    """Where nothing trains, execute what was handed to calls that were not followed, as these may; why it is unsure.
 
     A function is called where it was handed over, with unknown arguments. Of an object it is the methods that speak of
     training, those first that set its attributes: which of them are called, and when, is not known.
     """
+    unsure: str | None = None
     interp.in_order = False
     for value, node, control, frame in interp.handed if not any(map(_trains, interp.events)) else ():  # it may grow
         interp.control, interp.frame = control, frame
         made = interp.call(value, Arguments([], {}, open=True), node) if type(value) is Class else value
         for each in _methods(interp, made) if type(made) is Instance else [made]:
             called = each.function if type(each) is Bound else each
-            if type(called) is Function and called.node not in interp.called:
-                interp.call(each, Arguments([], {}, open=True), node)
+            if type(called) is not Function or called.node in interp.called:
+                continue
+            mark = len(interp.events)
+            interp.call(each, Arguments([], {}, open=True), node)
+            if type(each) is Bound and any(event.kind == "backward" for event in interp.events[mark:]):
+                place = f"line {getattr(node, 'lineno', 0)} of {frame.module.path.name}"
+                unsure = f"what {place} calls runs `{called.name}`, and was not followed"
+    return unsure
 
 
 _PARTS = ("training_step", "train_step", "fit_batch", "compute_loss")
