@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from turbofix.domain.scopes import ModuleFile
 from turbofix.editing.edit import Edit, Refuse
 from turbofix.editing.imports import Names
 from turbofix.findings import Site
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import everything, kept
 from turbofix.source.names import Bindings, dotted, reads_of
 from turbofix.source.nodes import parse, walk

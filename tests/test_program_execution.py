@@ -1475,7 +1475,7 @@ def test_a_worker_process_is_executed() -> None:
 
 
 def test_an_execution_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turbofix.interpreter.walk.STATEMENTS", 10)
+    monkeypatch.setattr("turbofix.interpreter.state.STATEMENTS", 10)
     execution = execute(ROOT / "train.py", ROOT, {ROOT / "train.py": "x = 1\n" * 11}.get)
     assert execution is not None
     assert execution.complete is False
@@ -1841,13 +1841,9 @@ def test_a_class_that_a_library_makes_from_a_file(body: str, made: bool) -> None
     assert isinstance(named(run(text), "a"), Instance) is made
 
 
-def test_a_step_that_is_handed_over_is_repeated_by_code_that_is_not_followed() -> None:
-    texts = {ROOT / "train.py": "import library, task\nlibrary.Engine(task.once).run()\n", ROOT / "task.py": HANDED}
-    found = execute(ROOT / "train.py", ROOT, texts.get)
-    assert found is not None and found.entered and not found.complete
-    assert found.incomplete_because == "what line 2 of train.py calls runs `once`, and was not followed"
-    (event,) = (each for each in found.events if each.kind == "backward")
-    assert any(level.kind == "loop" for level in event.control.upwards())
+def test_a_step_that_is_handed_over_is_told_of() -> None:
+    found = run("import library, task\nlibrary.Engine(task.once).run()\n", task=HANDED)
+    assert "What line 2 of train.py calls (`library.Engine`) was not followed." in found.unfollowed
 
 
 def test_where_nothing_trains_it_is_told_what_may() -> None:

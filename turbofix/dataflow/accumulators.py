@@ -10,8 +10,8 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.known import Accumulator, Read
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.uses import STORING
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.records import dataclass
 from turbofix.source.answers import everything
 from turbofix.source.names import dotted, reads_of

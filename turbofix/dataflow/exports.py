@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 from turbofix.dataflow.questions import Analysis
-from turbofix.interpreter.execution import ModuleFile
+from turbofix.domain.scopes import ModuleFile
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import parse, unreadable, walk

@@ -9,7 +9,7 @@ from dataclasses import field
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeGuard
 
-from turbofix.domain.scopes import Lazy, Scope
+from turbofix.domain.scopes import Lazy, ModuleFile, Scope
 from turbofix.domain.trace import Control, Event
 from turbofix.domain.values import (
     NUMBER,
@@ -33,7 +33,7 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter.execution import Execution, ModuleFile
+from turbofix.interpreter.execution import Execution
 from turbofix.library.tables import BARS, canonical
 from turbofix.records import dataclass
 from turbofix.source.answers import every, once_per_node, parents_in, statements

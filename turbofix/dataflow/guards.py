@@ -12,9 +12,9 @@ from dataclasses import field, replace
 
 from turbofix.dataflow.facts import Facts, Frame, argument_for, settled, stack_of
 from turbofix.dataflow.known import ALWAYS, Guard
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import External, Function, Instance, Made, Opaque, Option, Tensor, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.records import dataclass
 from turbofix.source.answers import every, once_per_node

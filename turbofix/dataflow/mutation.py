@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from turbofix.dataflow.facts import Frame, argument_for
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import (
     Bound,
     Class,
@@ -23,7 +24,6 @@ from turbofix.domain.values import (
     Value,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.source.answers import every
 from turbofix.source.names import ASSIGNING, dotted, loads, parameters

@@ -10,6 +10,7 @@ from typing import Literal
 from turbofix.dataflow.facts import Facts, Frame, attribute, stack_of
 from turbofix.dataflow.guards import Condition, Guards
 from turbofix.dataflow.known import Placement
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.tensors import DTYPES, is_chosen_outside
 from turbofix.domain.trace import Event
 from turbofix.domain.values import (
@@ -27,7 +28,6 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.answers import kept

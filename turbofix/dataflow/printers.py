@@ -6,9 +6,9 @@ import ast
 import re
 
 from turbofix.dataflow.facts import Facts, Frame
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Function, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import once_per_node
 from turbofix.source.names import dotted, loaded, parameters
 from turbofix.source.nodes import walk

@@ -12,8 +12,10 @@ from dataclasses import field
 
 from turbofix.dataflow.facts import Facts, settled
 from turbofix.dataflow.known import ABSENT, Argument
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Arguments, Passed
 from turbofix.domain.values import (
+    FROM_FILE,
     Computed,
     Const,
     Instance,
@@ -26,9 +28,7 @@ from turbofix.domain.values import (
     members,
 )
 from turbofix.findings import Evidence
-from turbofix.interpreter.brains.config_files import HOW
-from turbofix.interpreter.calls import fields_of
-from turbofix.interpreter.execution import ModuleFile
+from turbofix.interpreter.definitions import fields_of
 from turbofix.library.tables import LOGGING_METHODS, SHOWING_METHODS, words
 from turbofix.records import dataclass
 from turbofix.source.answers import every, once_per_node
@@ -478,7 +478,7 @@ def _classify(value: Value | None) -> tuple[str, tuple[object, ...], list[Origin
                 if isinstance(default, Const):
                     note(default.value, None)
             elif isinstance(default, Const):
-                states.add("value" if member.how == HOW else "option")
+                states.add("value" if member.how == FROM_FILE else "option")
                 note(default.value, member.origin)
             else:
                 states.add("computed" if isinstance(default, Computed) else "unknown")

@@ -16,9 +16,9 @@ from turbofix.dataflow.facts import Facts, Frame, argument_for
 from turbofix.dataflow.guards import Condition, Guards
 from turbofix.dataflow.known import ABSENT, Argument
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Instance, Option, Origin, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import TRAINERS_START
 from turbofix.records import dataclass
 from turbofix.source.names import default_of, is_main_test

@@ -33,7 +33,7 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.interpreter.calls import parameters_given
+from turbofix.interpreter.definitions import parameters_given
 from turbofix.interpreter.execution import Execution
 from turbofix.records import dataclass
 from turbofix.source.names import parameters, targets

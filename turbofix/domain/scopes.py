@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from turbofix.domain.values import Function, Value
 from turbofix.records import dataclass
+from turbofix.source.places import SourceFile
 
 if TYPE_CHECKING:
     from turbofix.domain.trace import Arguments
@@ -38,13 +39,9 @@ class Scope:
 
 
 @dataclass(eq=False)
-class ModuleFile:
-    """One parsed file of the project. ``star_imports`` are libraries whose names it imported with ``*``."""
+class ModuleFile(SourceFile):
+    """A file as it is executed. ``star_imports`` are libraries whose names it imported with ``*``."""
 
-    path: Path
-    name: str
-    text: str
-    tree: ast.Module
     scope: Scope = field(init=False)
     folder: Path = field(init=False)
     executed: bool = False

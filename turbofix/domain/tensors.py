@@ -7,6 +7,7 @@ from typing import Any
 
 from turbofix.domain.trace import Arguments
 from turbofix.domain.values import (
+    NUMBER,
     Computed,
     Const,
     Device,
@@ -24,6 +25,7 @@ from turbofix.domain.values import (
     Tensor,
     Unknown,
     Value,
+    held_in,
     is_number,
     join,
     join_devices,
@@ -31,6 +33,7 @@ from turbofix.domain.values import (
 )
 from turbofix.library import tables as libraries
 from turbofix.library.rows import cuts_graph, shares_memory
+from turbofix.library.tables import NAMES
 
 NO_ROLES: frozenset[str] = frozenset()
 DTYPES = frozenset(
@@ -97,13 +100,9 @@ def _device_meant(value: Value) -> Device:
         return "conditional"
     if type(value) is Computed:
         return "conditional" if value.name.startswith("torch.accelerator") else "cuda"
-    if type(value) is Unknown and value.number:
-        return "cuda"
     if type(value) is External and value.qualname.startswith("torch.cuda."):
         return "cuda"
-    if type(value) is External and is_dtype(value):
-        return "cpu"
-    return "unknown"
+    return "cuda" if value is NUMBER else "cpu" if is_dtype(value) else "unknown"
 
 
 _SINGLE = frozenset({Const, Opaque, Unknown, External, Instance, Made, Option, Function, Computed})
@@ -115,18 +114,9 @@ def tensors_in(value: Value | None, depth: int = 3, kind: type[Value] = Tensor) 
     for member in members(value):
         if type(member) is kind:
             yield member
-        elif depth and type(member) is Sequence:
-            for item in member.items or ():
-                yield from tensors_in(item, depth - 1, kind)
-            if member.element is not None:
-                yield from tensors_in(member.element, depth - 1, kind)
-        elif depth and isinstance(member, Mapping):
-            for entry in member.entries.values():
-                yield from tensors_in(entry.value, depth - 1, kind)
-            if member.element is not None:
-                yield from tensors_in(member.element, depth - 1, kind)
-        elif depth and type(member) is Iterated:
-            yield from tensors_in(member.element, depth - 1, kind)
+        elif depth and isinstance(member, (Sequence, Mapping, Iterated)):
+            for each in held_in(member):
+                yield from tensors_in(each, depth - 1, kind)
 
 
 def tensors_passed(arguments: Arguments) -> list[Tensor]:
@@ -179,32 +169,23 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
     The result of all but views and operations in place is a new tensor in memory that is not pinned.
     """
     first = tensors[0]
-    pageable = name != "pin_memory" and (first.pageable or not shares_memory(name))
-    keeps_scalar = name in _KEEP_SCALAR
+    made = changed(first, origin, foreign=False)
+    made.pageable = name != "pin_memory" and (first.pageable or not shares_memory(name))
+    made.scalar = name in _KEEP_SCALAR and first.scalar
     if len(tensors) == 1:
-        return Tensor(
-            first.roles,
-            first.device,
-            origin,
-            first.source,
-            first.detached or name in _CHOSEN or cuts_graph(name),
-            pageable,
-            first.scaled_from,
-            first.half,
-            keeps_scalar and first.scalar,
-        )
-    source, scaled = first.source, first.scaled_from
-    is_detached, cut = first.detached, first.detached or _is_data(first)
-    half, scalar = first.half, keeps_scalar and first.scalar
-    for tensor in tensors[1:]:
-        source = tensor.source if source is None else source
-        scaled = tensor.scaled_from if scaled is None else scaled
-        is_detached = is_detached or tensor.detached
+        made.detached = first.detached or name == "bernoulli" or cuts_graph(name)
+        return made
+    cut = True
+    for tensor in tensors:
+        made.source = tensor.source if made.source is None else made.source
+        made.scaled_from = tensor.scaled_from if made.scaled_from is None else made.scaled_from
+        made.detached = made.detached or tensor.detached
         cut = cut and (tensor.detached or _is_data(tensor))
-        half = half or tensor.half
-        scalar = scalar and tensor.scalar
-    roles, place = roles_of(tensors), device_of(tensors)
-    return Tensor(roles, place, origin, source, is_detached and cut, pageable, scaled, half, scalar)
+        made.half = made.half or tensor.half
+        made.scalar = made.scalar and tensor.scalar
+    made.detached = made.detached and cut
+    made.roles, made.device = roles_of(tensors), device_of(tensors)
+    return made
 
 
 def _is_data(tensor: Tensor) -> bool:
@@ -212,61 +193,13 @@ def _is_data(tensor: Tensor) -> bool:
     return bool(tensor.roles) and tensor.roles <= {"batch", "data"}
 
 
-_CHOSEN = frozenset({"bernoulli"})
-"""What has a graph whose gradient is zero everywhere."""
-
-_KEEP_SCALAR = libraries.words(
-    """
-    abs clone contiguous detach exp float double half bfloat16 log log1p neg negative requires_grad_ sqrt square tanh
-    sigmoid relu
-    """
-)
-"""Functions and methods that give a tensor of the same shape, whatever else they are given."""
+_KEEP_SCALAR = NAMES["keep_scalar"]
 
 
-def moved(tensor: Tensor, device: Device, origin: Origin) -> Tensor:
-    """The tensor after it was sent somewhere."""
-    return Tensor(
+def changed(tensor: Tensor, origin: Origin | None = None, **fields: Any) -> Tensor:
+    """The tensor with other fields."""
+    made = Tensor(
         tensor.roles,
-        device,
-        origin,
-        tensor.source,
-        tensor.detached,
-        False,
-        tensor.scaled_from,
-        tensor.half,
-        tensor.scalar,
-        tensor.foreign,
-    )
-
-
-def part_of(tensor: Tensor, roles: frozenset[str], origin: Origin) -> Tensor:
-    """An attribute or item of what a model returned: a tensor, where the whole may be an object that holds some."""
-    found = with_roles(tensor, roles, origin)
-    found.scalar = False
-    if "object" in found.roles:
-        found.roles -= {"object"}
-    return with_half(found, False) if "loss" in roles else found  # such a model computes its own loss in float32
-
-
-def cast(tensor: Tensor, origin: Origin) -> Tensor:
-    """The tensor with another dtype: a new one, in memory that is not pinned."""
-    return Tensor(
-        tensor.roles,
-        tensor.device,
-        origin,
-        tensor.source,
-        tensor.detached,
-        True,
-        tensor.scaled_from,
-        scalar=tensor.scalar,
-    )
-
-
-def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = None) -> Tensor:
-    """The tensor with these roles added."""
-    return Tensor(
-        tensor.roles | roles,
         tensor.device,
         origin or tensor.origin,
         tensor.source,
@@ -275,8 +208,33 @@ def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = No
         tensor.scaled_from,
         tensor.half,
         tensor.scalar,
-        tensor.foreign and origin is None,  # an item or attribute of it has a place of its own
+        tensor.foreign,
     )
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def moved(tensor: Tensor, device: Device, origin: Origin) -> Tensor:
+    """The tensor after it was sent somewhere."""
+    return changed(tensor, origin, device=device, pageable=False)
+
+
+def part_of(tensor: Tensor, roles: frozenset[str], origin: Origin) -> Tensor:
+    """An attribute or item of what a model returned: a tensor, where the whole may be an object that holds some."""
+    half = tensor.half and "loss" not in roles  # such a model computes its own loss in float32
+    return changed(tensor, origin, roles=(tensor.roles | roles) - {"object"}, scalar=False, half=half, foreign=False)
+
+
+def cast(tensor: Tensor, origin: Origin) -> Tensor:
+    """The tensor with another dtype: a new one, in memory that is not pinned."""
+    return changed(tensor, origin, pageable=True, half=False, foreign=False)
+
+
+def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = None) -> Tensor:
+    """The tensor with these roles added."""
+    foreign = tensor.foreign and origin is None  # an item or attribute of it has a place of its own
+    return changed(tensor, origin, roles=tensor.roles | roles, foreign=foreign)
 
 
 def unknown_of(tensors: list[Tensor], origin: Origin) -> Tensor:
@@ -289,44 +247,27 @@ def unknown_of(tensors: list[Tensor], origin: Origin) -> Tensor:
 def in_precision(tensor: Tensor, name: str) -> Tensor:
     """What an operation of that name makes of its operands' precision under autocast, given what it made otherwise."""
     half, last = libraries.precision_of(name, half=tensor.half), name.rpartition(".")[2]
-    if last in libraries.MAKES_COMPLEX:
-        tensor = with_roles(tensor, frozenset({"complex"}))
-    elif "complex" in tensor.roles and last in libraries.MAKES_REAL:
-        tensor = with_roles(tensor, NO_ROLES)
-        tensor.roles -= {"complex"}
-    if half == tensor.half:
-        return tensor
-    return with_half(tensor, half)
+    if last in NAMES["makes_complex"]:
+        return changed(tensor, roles=tensor.roles | {"complex"}, half=half, foreign=False)
+    if last in NAMES["makes_real"] and "complex" in tensor.roles:
+        return changed(tensor, roles=tensor.roles - {"complex"}, half=half, foreign=False)
+    return tensor if half == tensor.half else with_half(tensor, half)
 
 
 def with_half(tensor: Tensor, half: bool) -> Tensor:
     """The tensor, in 16 bits under autocast or in the 32 that it has otherwise."""
-    return Tensor(
-        tensor.roles,
-        tensor.device,
-        tensor.origin,
-        tensor.source,
-        tensor.detached,
-        tensor.pageable,
-        tensor.scaled_from,
-        half,
-        tensor.scalar,
-    )
+    return changed(tensor, half=half, foreign=False)
 
 
 def detached(tensor: Tensor, origin: Origin) -> Tensor:
     """The tensor cut from its graph."""
-    return Tensor(
-        tensor.roles,
-        tensor.device,
-        origin,
-        tensor.source,
-        True,
-        tensor.pageable,
-        tensor.scaled_from,
-        tensor.half,
-        tensor.scalar,
-    )
+    return changed(tensor, origin, detached=True, foreign=False)
+
+
+def scaled(loss: Value, origin: Origin) -> Tensor:
+    """A loss multiplied by a gradient scaler."""
+    found = [member for member in members(loss) if type(member) is Tensor]
+    return Tensor(roles_of(found) | {"loss"}, found[-1].device if found else "unknown", origin, scaled_from=loss)
 
 
 def is_scalar(value: Value | None) -> bool:

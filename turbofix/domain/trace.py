@@ -13,7 +13,7 @@ from turbofix.domain.values import UNKNOWN, Value, join
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
-    from turbofix.interpreter.execution import ModuleFile
+    from turbofix.domain.scopes import ModuleFile
 
 EventKind = Literal[
     "make",  # an external constructor of a known kind; result: Made (name = qualname)
@@ -73,6 +73,16 @@ class Control:
     decided: bool = False
     path: int = 0  # the same number for all levels under the same loops and calls
     returned: bool = False  # of a call: some path has returned already, what follows is not certain to be executed
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether this is a branch that a decided test excludes."""
+        return self.detail == "dead" and self.kind == "if"
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether what stands here may not be executed, or not once."""
+        return self.kind in ("loop", "try") or (self.kind == "if" and not self.decided)
 
     def chain(self) -> list[Control]:
         """From the root down to this level."""
@@ -152,6 +162,25 @@ class Arguments:
             return self.positions[position]
         return None
 
+    def at(self, position: int) -> Value | None:
+        """The value at a position."""
+        return self.positions[position].value if position < len(self.positions) else None
+
+    def first(self, *names: str) -> Value | None:
+        """The first argument, by position or by one of these names."""
+        if self.positions:
+            return self.positions[0].value
+        return next((self.keywords[name].value for name in names if name in self.keywords), None)
+
+    def value(self, name: str, position: int | None = None) -> Value | None:
+        """The value of what ``get`` gives."""
+        passed = self.get(name, position)
+        return passed.value if passed is not None else None
+
+    def rest_of(self) -> Arguments:
+        """All but the first."""
+        return Arguments(self.positions[1:], self.keywords, self.open, self.star, self.rest)
+
     def values(self) -> list[Value]:
         """All values that are passed."""
         found = [*map(_VALUE, self.positions)]
@@ -160,6 +189,27 @@ class Arguments:
         if self.rest is not None:
             found.append(self.rest)
         return found
+
+
+def positional(*values: Value) -> Arguments:
+    """Arguments by position."""
+    return Arguments([Passed(value) for value in values])
+
+
+def prepended(receiver: Value, arguments: Arguments) -> Arguments:
+    """The arguments with one more in front."""
+    return completed(positional(receiver), arguments)
+
+
+def completed(first: Arguments, second: Arguments) -> Arguments:
+    """The arguments of a partial with those of its call."""
+    return Arguments(
+        [*first.positions, *second.positions],
+        {**first.keywords, **second.keywords},
+        first.open or second.open,
+        first.star or second.star,
+        join(first.rest, second.rest),
+    )
 
 
 def join_arguments(first: Arguments, second: Arguments) -> Arguments:

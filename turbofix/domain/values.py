@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
+    from turbofix.domain.scopes import ModuleFile, Scope
     from turbofix.domain.trace import Arguments, Control
-    from turbofix.interpreter.execution import ModuleFile, Scope
 
 Device = Literal["cpu", "cuda", "conditional", "unknown"]
 
@@ -78,6 +78,14 @@ class Option(Value):
     how: str
     flag: bool = False
     derived: bool = False
+
+    def made(self, default: Value) -> Option:
+        """What the program computed with it."""
+        return Option(self.name, default, self.origin, self.how, self.flag, derived=True)
+
+
+FROM_FILE = "config"
+"""How an option is given that stands in a file."""
 
 
 @dataclass(eq=False, slots=True)
@@ -183,6 +191,14 @@ class Class(Value):
             if type(base) is Class and name in base.names:
                 return base.names[name]
         return None
+
+
+@dataclass(eq=False, slots=True)
+class Super(Value):
+    """``super()`` in a method of ``cls``."""
+
+    receiver: Value
+    cls: Class
 
 
 @dataclass(eq=False, slots=True)
@@ -369,20 +385,22 @@ def members(value: Value | None) -> tuple[Value, ...]:
     return value.values if type(value) is Union else (value,)
 
 
+def held_in(value: Sequence | Mapping | Iterated) -> Iterator[Value | None]:
+    """What a tuple, a dict or an iterator holds, as far as it is known."""
+    if type(value) is Sequence:
+        yield from value.items or ()
+    elif type(value) is Mapping:
+        yield from [entry.value for entry in value.entries.values()]
+    yield value.element
+
+
 def flatten(value: Value | None, depth: int = 3) -> Iterator[Value]:
     """The values that ``value`` can be, and, ``depth`` levels down, those inside its tuples and dicts."""
     for member in members(value):
         yield member
-        if depth and type(member) is Sequence:
-            for item in member.items or ():
-                yield from flatten(item, depth - 1)
-            yield from flatten(member.element, depth - 1)
-        elif depth and isinstance(member, Mapping):
-            for entry in member.entries.values():
-                yield from flatten(entry.value, depth - 1)
-            yield from flatten(member.element, depth - 1)
-        elif depth and type(member) is Iterated:
-            yield from flatten(member.element, depth - 1)
+        if depth and isinstance(member, (Sequence, Mapping, Iterated)):
+            for each in held_in(member):
+                yield from flatten(each, depth - 1)
 
 
 def identity(value: Value) -> object:
@@ -462,18 +480,25 @@ def join(first: Value | None, second: Value | None) -> Value | None:
 
 def _add(values: list[Value], value: Value) -> None:
     """Add one more value to several, or join it with the one among them that counts as the same."""
+    index = _same_in(values, value)
+    if index is None:
+        values.append(value)
+    elif type(value) is Tensor or type(value) is Host:
+        values[index] = join(values[index], value) or value
+
+
+def _same_in(values: list[Value] | tuple[Value, ...], value: Value) -> int | None:
+    """The one of several values that counts as the same as this one."""
     if value in values:
-        return
+        return values.index(value)
     kind = type(value)
     key = _KEYS.get(kind)
     own = None if key is None else key(value)
     if key is not None and own is not None:
         for index, each in enumerate(values):
             if type(each) is kind and key(each) == own:
-                if kind is Tensor or kind is Host:
-                    values[index] = join(each, value) or value
-                return
-    values.append(value)
+                return index
+    return None
 
 
 _KEPT = frozenset({Made, Instance, Opaque, Tensor, Host, Function, Class})
@@ -482,17 +507,7 @@ _KEPT = frozenset({Made, Instance, Opaque, Tensor, Host, Function, Class})
 
 def _with_one(union: Union, value: Value) -> Value:
     """One of several values, or one more, of which there is nothing to join."""
-    values = union.values
-    if value in values:
-        return union
-    kind = type(value)
-    key = _KEYS.get(kind)
-    own = None if key is None else key(value)
-    if key is not None and own is not None:
-        for each in values:
-            if type(each) is kind and key(each) == own:
-                return union
-    return Union((*values, value)) if len(values) < WIDEST else _one_of((*values, value))
+    return union if _same_in(union.values, value) is not None else _one_of((*union.values, value))
 
 
 def _one_of(values: tuple[Value, ...]) -> Value:
@@ -512,12 +527,10 @@ def _join_hosts(first: Host, second: Host) -> Host:
 
 def _joined_items(first: Sequence, second: Sequence) -> Sequence | None:
     """Two tuples of one length, item by item; None for others."""
-    if first.items is None or second.items is None or len(first.items) != len(second.items):
+    one, two = first.items, second.items
+    if one is None or two is None or len(one) != len(two) or not first.kind == second.kind == "tuple":
         return None
-    if not first.kind == second.kind == "tuple":
-        return None
-    items = [join(a, b) or UNKNOWN for a, b in zip(first.items, second.items, strict=True)]
-    return Sequence(items, first.made_at, first.origin)
+    return Sequence([join(a, b) or UNKNOWN for a, b in zip(one, two, strict=True)], first.made_at, first.origin)
 
 
 def join_tensors(first: Tensor, second: Tensor) -> Tensor:
@@ -579,6 +592,11 @@ def widened(value: Value) -> Value:
 def is_hashable(value: object) -> bool:
     """Whether a literal can be a key."""
     return isinstance(value, (str, int, float, bool, bytes, complex, type(None))) or value is Ellipsis
+
+
+def default_of(value: Value) -> Value:
+    """What an option is by default; any other value is itself."""
+    return value.default if type(value) is Option else value
 
 
 def is_number(value: Value) -> bool:

@@ -336,7 +336,7 @@ class Analysis:
             said = self._try(what, lambda: list(codemod.examine(program)))
             rests: tuple[Assumption, ...] = ()
             if not codemod.everywhere:
-                unread = program.entered or (READ_WHOLE in codemod.assumes and not program.complete)
+                unread = READ_WHOLE in codemod.assumes and not program.complete
                 rests = (READ_WHOLE,) * unread + (SCRIPT_MENDED,) * self._is_broken
             self._said[codemod.name] = [self._told(each, rests) for each in said or [] if self._wanted(codemod, each)]
         return self._said[codemod.name]

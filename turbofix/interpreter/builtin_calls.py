@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, Literal
 
 from turbofix.domain.tensors import joined_hosts, read_on_host, result_of, tensors_in
-from turbofix.domain.trace import Arguments
+from turbofix.domain.trace import Arguments, positional
 from turbofix.domain.values import (
     NEVER,
     NONE,
@@ -33,12 +34,11 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter import access, calls, externals, imports
-
-if TYPE_CHECKING:
-    from turbofix.interpreter.walk import Interpreter
-
-Handler = Callable[["Interpreter", str, Arguments, ast.AST], Value]
+from turbofix.interpreter.attributes import add_weight, named_member, write_attribute
+from turbofix.interpreter.containers import merge, put_keywords
+from turbofix.interpreter.elements import iterate
+from turbofix.interpreter.imports import import_by_name, text_of
+from turbofix.interpreter.state import Handler, Interpreter
 
 
 def call_builtin(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
@@ -47,33 +47,25 @@ def call_builtin(interp: Interpreter, name: str, arguments: Arguments, node: ast
     return handler(interp, name, arguments, node) if handler is not None else UNKNOWN
 
 
-def _value(arguments: Arguments, index: int = 0) -> Value | None:
-    return arguments.positions[index].value if index < len(arguments.positions) else None
-
-
-# --- iteration --------------------------------------------------------------------------------------------------------
-
-
 def _range(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     return Iterated(NUMBER, None, "range", interp.origin(node))
 
 
 def _enumerate(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    source = externals.first(arguments, "iterable")
-    start = arguments.get("start", 1)
-    begin = start.value.value if start is not None and type(start.value) is Const else 0
-    element = Sequence([NUMBER, access.iterate(interp, source, node)], interp.control)
-    return Iterated(element, source, "enumerate", interp.origin(node), begin if isinstance(begin, int) else 0)
+    source, start = arguments.first("iterable"), arguments.value("start", 1)
+    begin = start.value if type(start) is Const and isinstance(start.value, int) else 0
+    element = Sequence([NUMBER, iterate(interp, source, node)], interp.control)
+    return Iterated(element, source, name, interp.origin(node), begin)
 
 
 def _zip(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     values = [passed.value for passed in arguments.positions]
+    joined, element = join_all(values), Sequence([], interp.control)
     if arguments.star:
-        return _columns(interp, values, node) or Iterated(
-            join_all(values) or UNKNOWN, join_all(values), "zip", interp.origin(node)
-        )
-    element = Sequence([access.iterate(interp, value, node) for value in values], interp.control)
-    return Iterated(element, join_all(values), "zip", interp.origin(node))
+        columns = _columns(interp, values, node)
+        return columns or Iterated(joined or UNKNOWN, joined, name, interp.origin(node))
+    element.items = [iterate(interp, value, node) for value in values]
+    return Iterated(element, joined, name, interp.origin(node))
 
 
 def _columns(interp: Interpreter, values: list[Value], node: ast.AST) -> Sequence | None:
@@ -88,64 +80,48 @@ def _columns(interp: Interpreter, values: list[Value], node: ast.AST) -> Sequenc
 
 
 def _iter(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    source = _value(arguments)
-    return Iterated(access.iterate(interp, source, node), source, "iter", interp.origin(node))
+    source = arguments.at(0)
+    return Iterated(iterate(interp, source, node), source, name, interp.origin(node))
 
 
 def _next(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    source = _value(arguments) or UNKNOWN
-    element = access.iterate(interp, source, node)
+    source = arguments.at(0) or UNKNOWN
+    element = iterate(interp, source, node)
     interp.event("next", node, "", source, arguments, element)
-    default = _value(arguments, 1)
-    return join(element, default) or UNKNOWN
+    return join(element, arguments.at(1)) or UNKNOWN
 
 
 def _collect(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """``list``, ``tuple``, ``set``, ``sorted``, ``reversed``."""
-    kind = "tuple" if name == "tuple" else "set" if name in ("set", "frozenset") else "list"
-    origin = interp.origin(node)
-    value = _value(arguments)
-    if value is None:
-        return Sequence([], interp.control, origin, "list" if kind == "tuple" else kind)  # type: ignore[arg-type]
-    if type(value) is Sequence and value.items is not None and name in ("list", "tuple", "sorted", "reversed"):
-        items = value.items[::-1] if name == "reversed" else list(value.items)
-        return Sequence(items, interp.control, origin, kind)  # type: ignore[arg-type]
+    kind: Literal["list", "tuple", "set"] = "tuple" if name == "tuple" else "set" if name.endswith("set") else "list"
+    value, origin = arguments.at(0), interp.origin(node)
     if name == "list" and type(value) is Made and value.kind in ("module", "dataset"):
         return value
-    return Sequence(None, interp.control, origin, kind, access.iterate(interp, value, node))  # type: ignore[arg-type]
+    if value is None:
+        return Sequence([], interp.control, origin, kind)
+    if type(value) is Sequence and value.items is not None and kind != "set":
+        items = value.items[::-1] if name == "reversed" else list(value.items)
+        return Sequence(items, interp.control, origin, kind)
+    return Sequence(None, interp.control, origin, kind, iterate(interp, value, node))
 
 
 def _map(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    if len(arguments.positions) < 2:
-        return UNKNOWN
-    sources = [passed.value for passed in arguments.positions[1:]]
-    elements = calls.positional(*(access.iterate(interp, source, node) for source in sources))
-    function = arguments.positions[0].value
-    return Iterated(calls.call(interp, function, elements, node), sources[0], "map", interp.origin(node))
-
-
-def _filter(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    source = _value(arguments, 1)
-    element = access.iterate(interp, source, node)
-    function = _value(arguments)
-    if function is not None:
-        calls.call(interp, function, calls.positional(element), node)
-    return Iterated(element, source, "filter", interp.origin(node))
-
-
-# --- numbers and texts ------------------------------------------------------------------------------------------------
+    """``map``, ``filter``."""
+    function, *sources = (passed.value for passed in arguments.positions) if arguments.positions else (UNKNOWN,)
+    elements = [iterate(interp, source, node) for source in sources]
+    given = interp.call(function, positional(*elements), node)
+    element = elements[0] if elements and name == "filter" else given
+    return Iterated(element, sources[0] if sources else None, name, interp.origin(node))
 
 
 def _convert(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """``int``, ``float``, ``bool``, ``round``: reading a tensor is a sync."""
-    value = _value(arguments)
+    value = arguments.at(0)
     if value is None:
         return Const({"int": 0, "float": 0.0, "bool": False}.get(name, 0), interp.origin(node))
     # `int(None)` raises: where the value can be something else too, what follows has a number
-    taken = [each for each in members(value) if not (type(each) is Const and each.value is None)]
-    return (
-        join_all(_convert_one(interp, name, member, arguments, node) for member in taken or members(value)) or UNKNOWN
-    )
+    taken = [each for each in members(value) if not (type(each) is Const and each.value is None)] or members(value)
+    return join_all(_convert_one(interp, name, member, arguments, node) for member in taken) or UNKNOWN
 
 
 def _convert_one(interp: Interpreter, name: str, value: Value, arguments: Arguments, node: ast.AST) -> Value:
@@ -156,72 +132,60 @@ def _convert_one(interp: Interpreter, name: str, value: Value, arguments: Argume
     if isinstance(value, (Host, Opaque, Computed)):
         return value
     if type(value) is Const:
-        return _converted(name, value, node, interp)
+        return _converted(name, value)
     if type(value) is Option:
         default = value.default
-        if type(default) is Const and default.value is None and name in ("int", "float", "round"):
+        if type(default) is Const and default.value is None:
             # `int(None)` raises: where this is reached, the user has given a number
-            return Option(value.name, NUMBER, value.origin, value.how, value.flag, derived=True)
-        if type(default) is Const and default.value is not None:
-            default = _converted(name, default, node, interp)
+            return value.made(NUMBER) if name in ("int", "float", "round") else value
+        default = _converted(name, default) if type(default) is Const else default
         return Option(value.name, default, value.origin, value.how, value.flag, value.derived)
     return NUMBER
 
 
-def _converted(name: str, value: Const, node: ast.AST, interp: Interpreter) -> Value:
+def _converted(name: str, value: Const) -> Value:
+    convert: Callable[[Any], object] | None = {"int": int, "float": float, "bool": bool}.get(name)
     try:
-        if name == "int":
-            return Const(int(value.value), value.origin)  # type: ignore[call-overload]
-        if name == "float":
-            return Const(float(value.value), value.origin)  # type: ignore[arg-type]
-        if name == "bool":
-            return Const(bool(value.value), value.origin)
+        return Const(convert(value.value), value.origin) if convert is not None else NUMBER
     except (TypeError, ValueError, OverflowError):
         return UNKNOWN
-    return NUMBER
 
 
 def _str(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    value = _value(arguments)
+    value = arguments.at(0)
     if value is None:
         return Const("", interp.origin(node))
-    place = arguments.positions[0].node or node
-    interp.show_tensors(value, place, "format")
+    interp.show_tensors(value, arguments.positions[0].node or node, "format")
     if type(value) is Const and isinstance(value.value, (str, int, float)):
         return Const(str(value.value), value.origin)
-    return (
-        value
-        if type(value) is Option and type(value.default) is Const and isinstance(value.default.value, str)
-        else UNKNOWN
-    )
+    return value if type(value) is Option and text_of(value) is not None else UNKNOWN
 
 
 def _arithmetic(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """``sum``, ``max``, ``min``, ``abs``, ``pow``, ``divmod``."""
     values = [passed.value for passed in arguments.positions]
+    several = len(values) > 1 and name in ("max", "min")
     if len(values) == 1 and name != "abs":
-        values = [access.iterate(interp, values[0], node)] if not isinstance(values[0], Mapping) else [NUMBER]
+        values = [iterate(interp, values[0], node)] if not isinstance(values[0], Mapping) else [NUMBER]
     tensors = [tensor for value in values for tensor in tensors_in(value, 0)]
     if tensors:
-        if name in ("max", "min") and len(arguments.positions) > 1:
+        if several:
             interp.event("sync", node, "bool", join_all(tensors))
         return result_of(tensors, interp.origin(node))
     hosts = [host for value in values for host in tensors_in(value, 0, Host)]
     if hosts:
         return joined_hosts(hosts)
-    if name in ("max", "min") and len(arguments.positions) > 1:
-        numbers = [value.value for value in values if type(value) is Const]
-        if len(numbers) == len(values) and all(isinstance(each, (int, float)) for each in numbers):
-            return Const(max(numbers) if name == "max" else min(numbers), interp.origin(node))  # type: ignore[type-var]
+    if several:
+        numbers = [value.value for value in values if type(value) is Const and isinstance(value.value, (int, float))]
+        if len(numbers) == len(values):
+            return Const(max(numbers) if name == "max" else min(numbers), interp.origin(node))
         if any(isinstance(member, (Option, Computed)) for value in values for member in members(value)):
             return Computed(interp.origin(node))
-    if name == "abs" and isinstance(values[0] if values else None, Opaque):
-        return values[0]
-    return NUMBER
+    return values[0] if name == "abs" and values and type(values[0]) is Opaque else NUMBER
 
 
 def _len(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    value = _value(arguments)
+    value = arguments.at(0)
     for member in members(value):
         if isinstance(member, (Made, Instance, Opaque)):
             member.uses.add("len")
@@ -232,75 +196,52 @@ def _len(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) ->
 
 
 def _unknown_truth(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    value = _value(arguments)
-    if name in ("any", "all") and value is not None:
-        element = access.iterate(interp, value, node)
-        for kind in (Tensor, Host):
-            if any(isinstance(member, kind) for member in members(element)):
-                return element
-    return UNKNOWN
-
-
-# --- objects ----------------------------------------------------------------------------------------------------------
+    element = iterate(interp, arguments.at(0), node)
+    return element if any(isinstance(member, (Tensor, Host)) for member in members(element)) else UNKNOWN
 
 
 def _dict(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     mapping = Mapping(interp.control, interp.origin(node))
-    value = _value(arguments)
+    value = arguments.at(0)
     if value is not None:
-        access.merge(interp, mapping, value, strong=True)
-    for key, passed in arguments.keywords.items():
-        place = passed.node or passed.entry
-        origin = interp.origin(place) if place is not None and passed.node is not None else None
-        if origin is None and passed.entry is not None and passed.entry_module is not None:
-            origin = type(interp.origin(node))(passed.entry, passed.entry_module)
-        access.put_entry(mapping, key, Entry(passed.value, passed.must, origin), True)
-    mapping.open = mapping.open or arguments.open
-    mapping.element = join(mapping.element, arguments.rest)
+        merge(interp, mapping, value, strong=True)
+    put_keywords(interp, mapping, arguments, True)
     return mapping
 
 
 def _getattr(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    owner, key, default = _value(arguments), _value(arguments, 1), _value(arguments, 2)
-    if owner is None or key is None:
-        return UNKNOWN
-    found = calls.named_member(interp, owner, key, node)
-    if default is not None and not isinstance(owner, (External, ModuleValue)):
-        return join(found, default) or UNKNOWN
-    return found
+    owner, default = arguments.at(0) or UNKNOWN, arguments.at(2)
+    found = named_member(interp, owner, arguments.at(1), node)
+    return found if isinstance(owner, (External, ModuleValue)) else join(found, default) or UNKNOWN
 
 
 def _setattr(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    owner, key, value = _value(arguments), _value(arguments, 1), _value(arguments, 2)
-    for member in members(owner):
-        if type(key) is Const and isinstance(key.value, str) and value is not None:
-            access.write_attribute(interp, member, key.value, value, node)
-        elif isinstance(member, (Namespace, Instance)):
-            # any attribute may be set: those that were constants are the user's choice now
-            if type(member) is Namespace:
-                member.open = True
-            for attribute, old in list(member.attributes.items()):
-                if type(old) is Const:
-                    member.attributes[attribute] = Option(attribute, old, old.origin, "setattr")
-            if value is not None and any(type(each) is Made and each.kind == "module" for each in members(value)):
-                member.attributes["<layers>"] = join(member.attributes.get("<layers>"), value) or value  # one of them
-        if isinstance(member, (Instance, Made)) and type(key) is not Const and value is not None:
-            access.add_weight(member, value)
+    key, value = arguments.at(1), arguments.at(2) or UNKNOWN
+    for member in members(arguments.at(0)):
+        if type(key) is Const and isinstance(key.value, str):
+            write_attribute(interp, member, key.value, value, node)
+            continue
+        # any attribute may be set: those that were constants are the user's choice now
+        for attribute, old in list(member.attributes.items()) if isinstance(member, (Namespace, Instance)) else ():
+            if type(old) is Const:
+                member.attributes[attribute] = Option(attribute, old, old.origin, "setattr")  # type: ignore[attr-defined]
+        if type(member) is Namespace:
+            member.open = True
+        if type(member) is Instance and any(type(each) is Made and each.kind == "module" for each in members(value)):
+            member.attributes["<layers>"] = join(member.attributes.get("<layers>"), value) or value  # one of them
+        if isinstance(member, (Instance, Made)):
+            add_weight(member, value)
     return NONE
 
 
 def _vars(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    value = _value(arguments)
-    if value is None:
-        return Mapping(interp.control, None, {}, True)
-    if type(value) is Instance:
-        return Namespace(value.made_at, value.attributes, True)
-    return value
+    value = arguments.at(0)
+    held = Namespace(value.made_at, value.attributes, True) if type(value) is Instance else value
+    return held or _globals(interp, "locals", arguments, node)
 
 
 def _print(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    for passed in arguments.positions:
-        interp.show_tensors(passed.value, passed.node or node, "print")
+    interp.show_arguments(arguments, node, "print")
     interp.event("show", node, "print", None, arguments)
     return NONE
 
@@ -317,47 +258,31 @@ def _object(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST)
 
 
 def _type(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    value = _value(arguments)
+    value = arguments.at(0)
     return value.cls if type(value) is Instance and len(arguments.positions) == 1 else UNKNOWN
 
 
 def _exec(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """Code that is not in the program's text: what the module's constants were is no longer a fact."""
     interp.event("destroy", node, name, None, arguments)
-    destroy(interp)
+    interp.destroy()
     return UNKNOWN
 
 
-def destroy(interp: Interpreter) -> None:
-    """The constants of the module become what somebody else may choose."""
-    names = interp.frame.module.scope.names
-    for key, value in list(names.items()):
-        if type(value) is Const and not key.startswith("__") and value.value is not None:
-            names[key] = Option(key, value, value.origin, "exec", isinstance(value.value, bool))
-
-
 def _eval(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    text = _value(arguments)
-    if type(text) is Option:
-        text = text.default
-    if type(text) is Const and isinstance(text.value, str) and len(text.value) < 2000:
-        try:
-            expression = ast.parse(text.value, mode="eval")
-        except (SyntaxError, ValueError, RecursionError):
-            return interp.opaque("eval()", "call", node)
-        if isinstance(expression.body, (ast.Name, ast.Attribute)):
-            return (
-                join(interp.eval(expression.body), None if isinstance(_value(arguments), Const) else UNKNOWN) or UNKNOWN
-            )
+    """``eval("nn." + name)``: of a text that is known, what it names."""
+    text = text_of(arguments.at(0)) or ""
+    if re.fullmatch(r"[A-Za-z_][\w.]*", text) and not text.endswith("."):
+        found = interp.eval(ast.parse(text, mode="eval").body)
+        return found if type(arguments.at(0)) is Const else join(found, UNKNOWN) or UNKNOWN
     return interp.opaque("eval()", "call", node)
 
 
 def _globals(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    if name == "locals":
-        return Mapping(
-            interp.control, None, {key: Entry(value, True) for key, value in interp.frame.scope.names.items()}, True
-        )
-    return ModuleValue(interp.frame.module)
+    if name == "globals":
+        return ModuleValue(interp.frame.module)
+    entries: dict[object, Entry] = {key: Entry(value, True) for key, value in interp.frame.scope.names.items()}
+    return Mapping(interp.control, None, entries, True)
 
 
 def _exit(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
@@ -371,13 +296,13 @@ _HANDLERS: dict[str, Handler] = {
     "iter": _iter,
     "next": _next,
     "map": _map,
-    "filter": _filter,
+    "filter": _map,
     "dict": _dict,
     "str": _str,
     "repr": _str,
     "format": _str,
     "len": _len,
-    "__import__": imports.import_by_name,
+    "__import__": import_by_name,
     "getattr": _getattr,
     "setattr": _setattr,
     "vars": _vars,

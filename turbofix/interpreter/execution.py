@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,21 @@ from pathlib import Path
 from turbofix.domain.scopes import Beside, Frame, Lazy, ModuleFile, Reader, Scope, nothing_beside
 from turbofix.domain.tensors import tensors_in, tensors_passed, with_roles
 from turbofix.domain.trace import Arguments, Control, Event, LoopRecord, Passed
-from turbofix.domain.values import Bound, Class, Function, Instance, Opaque, Origin, Tensor, Value, join_all, members
-from turbofix.interpreter import calls, imports
+from turbofix.domain.values import (
+    Bound,
+    Class,
+    Function,
+    Instance,
+    Tensor,
+    join_all,
+    members,
+)
+from turbofix.interpreter import imports
+from turbofix.interpreter.imports import load, run
+from turbofix.interpreter.project_calls import construct
+from turbofix.interpreter.state import Interpreter, Settings
 from turbofix.interpreter.syntax import own_nodes
-from turbofix.interpreter.walk import Interpreter, OutOfBudgetError, Settings
+from turbofix.interpreter.walk import OutOfBudgetError, Walk
 from turbofix.library.tables import TRAINERS_START
 from turbofix.records import dataclass
 from turbofix.source.nodes import walk
@@ -40,7 +51,6 @@ class Execution:
     read: Reader
     complete: bool
     incomplete_because: str | None = None
-    entered: bool = False  # what trains is called from code that was not followed
     unfollowed: tuple[str, ...] = ()  # where nothing trains: what may, and was not followed
     roots: list[Control] = field(default_factory=list)
     frames: dict[Control, Frame] = field(default_factory=dict)  # of every module and call that was executed
@@ -51,7 +61,7 @@ class Execution:
     guessed: frozenset[Path] = frozenset()
 
     @cached_property
-    def elsewhere(self) -> Sequence[Path]:
+    def elsewhere(self) -> list[Path]:
         """The project's files that this script does not import: another one may run them."""
         known = {path.absolute() for path in self.modules}
         return [path for path in map(Path.absolute, self.beside()) if path not in known]
@@ -64,8 +74,8 @@ def execute(
 
     ``root`` is the folder above which no project module is looked for; ``settings`` are literals taken for options.
     """
-    interp = Interpreter(entry, root, read, beside, settings or {})
-    module = imports.load(interp, entry, "__main__")
+    interp = Walk(entry, root, read, beside, settings or {})
+    module = load(interp, entry, "__main__")
     if module is None:
         return None
     limit = sys.getrecursionlimit()
@@ -73,7 +83,7 @@ def execute(
     reason: str | None = None
     unsure: str | None = None
     try:
-        imports.run(interp, module)
+        run(interp, module)
         unsure = _run_handed(interp)
         _run_uncalled(interp, module)
     except OutOfBudgetError:
@@ -84,7 +94,6 @@ def execute(
         reason = f"the analysis failed ({type(error).__name__}: {error})"
     finally:
         sys.setrecursionlimit(limit)
-    interp.close()
     _mark_inputs(interp.events)
     modules = {path: each for path, each in interp.modules.items() if each is not None}
     for each in modules.values():
@@ -96,9 +105,8 @@ def execute(
         list(interp.loops.values()),
         root,
         read,
-        reason is None and unsure is None,
+        (reason or unsure) is None,
         reason or unsure,
-        unsure is not None,
         tuple(_unfollowed(interp, module)),
         interp.roots,
         interp.frames,
@@ -116,17 +124,19 @@ def _run_handed(interp: Interpreter) -> str | None:
     training, those first that set its attributes: which of them are called, and when, is not known.
     """
     unsure: str | None = None
-    if any(map(_trains, interp.events)):
-        return None
     interp.in_order = False
-    for value, node, control, frame in interp.handed:  # which may grow meanwhile
+    for value, node, control, frame in interp.handed if not any(map(_trains, interp.events)) else ():  # it may grow
         interp.control, interp.frame = control, frame
-        made = calls.call(interp, value, Arguments([], {}, open=True), node) if type(value) is Class else value
+        made = interp.call(value, Arguments([], {}, open=True), node) if type(value) is Class else value
         for each in _methods(interp, made) if type(made) is Instance else [made]:
-            if isinstance(each, (Function, Bound)) and _enter(interp, each, node):
-                line, file = getattr(node, "lineno", 0), frame.module.path.name
-                called = each.function if isinstance(each, Bound) else each
-                unsure = f"what line {line} of {file} calls runs `{called.name}`, and was not followed"
+            called = each.function if type(each) is Bound else each
+            if type(called) is not Function or called.node in interp.called:
+                continue
+            mark = len(interp.events)
+            interp.call(each, Arguments([], {}, open=True), node)
+            if type(each) is Bound and any(event.kind == "backward" for event in interp.events[mark:]):
+                place = f"line {getattr(node, 'lineno', 0)} of {frame.module.path.name}"
+                unsure = f"what {place} calls runs `{called.name}`, and was not followed"
     return unsure
 
 
@@ -138,7 +148,7 @@ _STARTING = ("train", "fit", "run", "step", "optimize")
 def _unfollowed(interp: Interpreter, entry: ModuleFile) -> Iterator[str]:
     """Where nothing trains, in sentences: what looks like a part of a training, calls that were not followed, and files
     that were not come to."""
-    if any(event.kind == "backward" for event in interp.events) or any(map(_trains, interp.events)):
+    if any(map(_trains, interp.events)):
         return
     for node, function in interp.functions.items():
         if node not in interp.called and (function.name in _PARTS or _goes_backward(node)):
@@ -146,7 +156,10 @@ def _unfollowed(interp: Interpreter, entry: ModuleFile) -> Iterator[str]:
             yield f"`{function.name}` (line {line} of {file}) looks like a part of a training: no call of it was seen."
     for value, node, _, frame in interp.handed:
         called = node.func if isinstance(node, ast.Call) else None
-        if isinstance(value, Instance) and isinstance(called, ast.Attribute) and called.attr.startswith(_STARTING):
+        starts = isinstance(called, ast.Attribute) and called.attr.startswith(_STARTING)
+        if called is not None and (
+            (isinstance(value, Instance) and starts) or (isinstance(value, Function) and _goes_backward(value.node))
+        ):
             place = f"line {called.end_lineno} of {frame.module.path.name}"
             yield f"What {place} calls (`{ast.unparse(called)}`) was not followed."
     executed = {each.path for each in interp.modules.values() if each is not None and each.executed}
@@ -193,24 +206,6 @@ def _goes_backward(function: ast.AST) -> bool:
     return any(type(node) is ast.Attribute and node.attr == "backward" for node in own_nodes(function))
 
 
-def _enter(interp: Interpreter, function: Function | Bound, node: ast.AST) -> bool:
-    """Call a function as one does that was not followed; again and again, where it is a step or trains an object: then
-    it is True."""
-    body = (function.function if type(function) is Bound else function).node  # type: ignore[union-attr]
-    if body in interp.called:
-        return False
-    mark = len(interp.events)
-    calls.call(interp, function, Arguments([], {}, open=True), node)
-    new = [event for event in interp.events[mark:] if event.kind == "backward"]
-    if type(function) is Function and (any(map(_trains, new)) or not _goes_backward(body)):
-        return False
-    if new:
-        interp.forget(mark)
-        batches = interp.opaque("batches", "parameter", node)
-        calls.call(interp, imports.library(interp, "unseen code.repeat"), calls.positional(function, batches), node)
-    return bool(new)
-
-
 def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
     """Execute what nobody called, in the script itself, if a word of a training step stands in it or, where nothing
     trains, it may be where a command starts: a decorator hands it to a library, or the package's entry points name it.
@@ -228,12 +223,12 @@ def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
         handed = starts and function.cls is None and not any(map(_trains, interp.events))
         if handed or interp.glance.mentions_training(node, module):
             receiver = [] if function.cls is None else [Passed(_receiver(interp, function.cls))]
-            calls.invoke(interp, function, Arguments(receiver), None)
+            interp.invoke(function, Arguments(receiver), None)
     for cls in list(interp.classes.values()):  # what it inherits from a class of another file
         if cls.module is module and not any(map(_trains, interp.events)):
             for method in _methods(interp, _receiver(interp, cls)):
                 if method.function.node not in interp.called:
-                    calls.invoke(interp, method.function, Arguments([Passed(method.receiver)]), None)
+                    interp.invoke(method.function, Arguments([Passed(method.receiver)]), None)
 
 
 _PACKAGING = ("pyproject.toml", "setup.py", "setup.cfg")
@@ -248,7 +243,7 @@ def _entry_points(interp: Interpreter, module: ModuleFile) -> set[str]:
 
 def _receiver(interp: Interpreter, cls: Class) -> Instance:
     """An object of a class, for methods that nobody calls."""
-    return interp.instances.get(cls.node) or calls.construct(interp, cls, Arguments(), cls.node)
+    return interp.instances.get(cls.node) or construct(interp, cls, Arguments(), cls.node)
 
 
 def _mark_inputs(events: list[Event]) -> None:
@@ -258,13 +253,14 @@ def _mark_inputs(events: list[Event]) -> None:
     fed: set[ast.AST] = set()
     while waiting:
         node = waiting.pop()
-        if node not in fed:
-            fed.add(node)
-            if node in made_by:
-                waiting.extend(_origins(made_by[node]))
+        if node not in fed and node in made_by:
+            waiting.extend(_origins(made_by[node]))
+        fed.add(node)
     for event in events:
-        if event.kind == "transfer" and event.node in fed:
-            event.receiver = _as_input(event.receiver)
+        value = event.receiver
+        made = type(value) is Tensor and "made" in value.roles and "batch" not in value.roles
+        if made and event.kind == "transfer" and event.node in fed and type(value) is Tensor:
+            event.receiver = with_roles(value, frozenset({"input"}))
 
 
 def _origins(event: Event) -> Iterator[ast.AST]:
@@ -276,21 +272,9 @@ def _origins(event: Event) -> Iterator[ast.AST]:
             yield tensor.origin.node
 
 
-def _as_input(value: Value | None) -> Value | None:
-    if type(value) is Tensor and "made" in value.roles and "batch" not in value.roles:
-        return with_roles(value, frozenset({"input"}))
-    return value
-
-
 def _settle(module: ModuleFile) -> None:
     """Names that were imported and never used stay unknown."""
     for name, value in module.scope.names.items():
         if Lazy in map(type, members(value)):
-            settled = join_all(
-                Opaque(f"{each.module.name}.{each.name}", "import", Origin(each.node, module))
-                if type(each) is Lazy
-                else each
-                for each in members(value)
-            )
-            assert settled is not None
-            module.scope.names[name] = settled
+            settled = join_all(imports.unseen(each) if type(each) is Lazy else each for each in members(value))
+            module.scope.names[name] = settled or value

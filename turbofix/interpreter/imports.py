@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from turbofix.domain.scopes import Lazy, ModuleFile
+from turbofix.domain.trace import Arguments
 from turbofix.domain.values import (
     UNKNOWN,
     Const,
@@ -17,41 +16,23 @@ from turbofix.domain.values import (
     Mapping,
     ModuleValue,
     Opaque,
-    Option,
     Origin,
     Union,
     Value,
-    join,
+    default_of,
     join_all,
     members,
 )
-from turbofix.interpreter import access
+from turbofix.interpreter.state import Interpreter
 from turbofix.interpreter.syntax import changed_members
 from turbofix.library import tables as libraries
+from turbofix.library.tables import NAMES
 from turbofix.regex import regex
 from turbofix.source.answers import kept, once_per_node
 from turbofix.source.nodes import parse, unreadable
 from turbofix.source.searched import added_folders
 from turbofix.source.site import STUB
 from turbofix.source.wording import Wording
-
-if TYPE_CHECKING:
-    from turbofix.domain.trace import Arguments
-    from turbofix.interpreter.walk import Interpreter
-
-
-def search_path(entry: Path, root: Path) -> list[Path]:
-    """The folders in which modules are looked for: the script's own, those above it up to the root, and their `src`.
-
-    What the program puts on ``sys.path`` comes to it when the file that does so is loaded.
-    """
-    folder = entry.parent
-    folders = [folder]
-    while folder != root and root in folder.parents:
-        folder = folder.parent
-        folders.append(folder)
-    return [*folders, *(each / "src" for each in folders)]
-
 
 STUBS = Path(libraries.__file__).with_name("stubs")
 """What libraries do that run a loop of the user's objects by themselves: a file for each module, executed as if it were
@@ -65,9 +46,11 @@ def _stubs() -> frozenset[str]:
 
 def library(interp: Interpreter, qualname: str) -> Value:
     """What a library's name stands for: what a stub has under it, or the name alone."""
+    if qualname == "absl.flags.FLAGS":
+        return interp.absl_flags()
     home, _, name = qualname.rpartition(".")
     module = load(interp, STUBS / f"{home}{STUB}", home) if home in _stubs() else None
-    return (member(interp, module, name) if module is not None else None) or External(qualname)
+    return (member_of(interp, module, name) if module is not None else None) or External(qualname)
 
 
 def load(interp: Interpreter, path: Path, name: str) -> ModuleFile | None:
@@ -125,8 +108,8 @@ def _is_a_library(interp: Interpreter, package: str) -> bool:
     """Whether a name is a library's whatever files there are: not where the script lies in a package of that name,
     unless that is the library itself: what is known of it says more than its code, and takes no time."""
     home = (folder for folder in interp.folders if folder.name == package and folder != interp.root)
-    own = package in libraries.EXTERNAL and any(interp.root in folder.parents for folder in home)
-    return package in libraries.EXTERNAL and not (own and not _builds(interp, package))
+    own = package in NAMES["external"] and any(interp.root in folder.parents for folder in home)
+    return package in NAMES["external"] and not (own and not _builds(interp, package))
 
 
 def _builds(interp: Interpreter, package: str) -> bool:
@@ -174,8 +157,9 @@ def _log(interp: Interpreter, dotted: str, value: Value, node: ast.AST) -> None:
         alone = module.path.name == "__init__.py" and interp.frame.module.text.count(module.name) == 1
         if alone or _REGISTERING.is_in(module.text):
             run(interp, module)
-    if type(value) is ModuleValue or (type(value) is External and libraries.dropped(dotted) is not None):
-        interp.event("import", node, dotted, None, None, value)
+    elif libraries.dropped(dotted) is None:
+        return
+    interp.event("import", node, dotted, None, None, value)
 
 
 def _module_or_library(interp: Interpreter, dotted: str, importer: ModuleFile) -> Value:
@@ -185,53 +169,39 @@ def _module_or_library(interp: Interpreter, dotted: str, importer: ModuleFile) -
 
 def _folder(interp: Interpreter, dotted: str, importer: ModuleFile, known: Value | None) -> ModuleValue:
     """The package at the beginning of a dotted name, with the modules further down bound in it."""
-    parts = dotted.split(".")
-    if type(known) is not ModuleValue:
-        package = ModuleFile(interp.folders[0] / parts[0], parts[0], "", ast.Module([], []))
-        package.executed = True
-        known = ModuleValue(package)
-    module = known.module
-    for count in range(2, len(parts) + 1):
-        name = parts[count - 1]
-        below = module.scope.names.get(name)
+    top, *parts = dotted.split(".")
+    value = known if type(known) is ModuleValue else _without_text(interp.folders[0] / top, top)
+    module, name = value.module, top
+    for part in parts:
+        name = f"{name}.{part}"
+        below = module.scope.names.get(part)
         if type(below) is not ModuleValue:
-            found = find(interp, ".".join(parts[:count]), importer)
-            if found is None:
-                found = ModuleFile(module.path / name, ".".join(parts[:count]), "", ast.Module([], []))
-                found.executed = True
-            below = ModuleValue(found)
-            module.scope.names.setdefault(name, below)
+            found = find(interp, name, importer)
+            below = ModuleValue(found) if found is not None else _without_text(module.path / part, name)
+            module.scope.names.setdefault(part, below)
         module = below.module
-    return known
+    return value
+
+
+def _without_text(folder: Path, name: str) -> ModuleValue:
+    """A folder that has no ``__init__.py``."""
+    module = ModuleFile(folder, name, "", ast.Module([], []))
+    module.executed = True
+    return ModuleValue(module)
 
 
 _SEVERAL = 8
 """So many modules are read where a part of a name is chosen at run time."""
 
-_PARTLY = regex(r"%[sd]|\{[^{}]*\}")
-
 
 def import_by_name(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    """``importlib.import_module(f"models.{name}")``, ``__import__``: one of the project's modules that it may name."""
-    passed = arguments.get("name", 0)
+    """``importlib.import_module(name)``, ``__import__``: one of the project's modules, or a library."""
     here = interp.frame.module
-    known = [text for member in members(passed.value) if (text := text_of(member))] if passed is not None else []
+    known = [text for member in members(arguments.value("name", 0)) if (text := text_of(member))]
     named = join_all(_named(interp, text, here) for text in known)
     package = named.qualname.partition(".")[0] if type(named) is External else ""
     gone = not _is_a_library(interp, package) and any(package in each.parts for each in interp.beside())
-    if named is not None and not gone:
-        return named
-    pattern = _pattern(interp, passed.node, passed.value) if passed is not None and named is None else None
-    if pattern is None or _ANY not in pattern:
-        return interp.opaque(qualname + "()", "call", node)
-    found: Value | None = None
-    for dotted in sorted(_names_of_files(interp, pattern.lstrip("\\."))):
-        module = find(interp, dotted, here)
-        if module is not None:
-            if len(members(found)) == _SEVERAL:
-                return join(found, UNKNOWN) or UNKNOWN
-            found = join(found, ModuleValue(module))
-    return found or interp.opaque(qualname + "()", "call", node)
+    return named if named is not None and not gone else interp.opaque(qualname + "()", "call", node)
 
 
 BY_NAME = ("importlib.import_module()", "__import__()", "builtins.__import__()")
@@ -245,7 +215,9 @@ def defined(interp: Interpreter, name: str) -> Value | None:
     if len(paths) > _SEVERAL:
         return None
     modules = [load(interp, path, path.stem) for path in paths]
-    return join_all(found for each in modules if each is not None and (found := member(interp, each, name)) is not None)
+    return join_all(
+        found for each in modules if each is not None and (found := member_of(interp, each, name)) is not None
+    )
 
 
 def _named(interp: Interpreter, name: str, here: ModuleFile) -> Value:
@@ -257,45 +229,8 @@ def _named(interp: Interpreter, name: str, here: ModuleFile) -> Value:
 
 def text_of(value: Value | None) -> str | None:
     """The text that a value is, or is by default."""
-    default = value.default if type(value) is Option else value
+    default = default_of(value) if value is not None else None
     return default.value if type(default) is Const and isinstance(default.value, str) else None
-
-
-_ANY = "[a-zA-Z_][a-zA-Z0-9_]*"
-
-
-def _pattern(interp: Interpreter, node: ast.AST | None, value: Value) -> str | None:
-    """The texts that an expression may be, as a regular expression; None where nothing of it is known."""
-    if isinstance(node, ast.Constant) or text_of(value) is not None:
-        return re.escape(text_of(value) or str(getattr(node, "value", "")))
-    text: ast.expr | None = None
-    inner: list[ast.expr] = []
-    if isinstance(node, ast.JoinedStr):
-        inner = [each.value if isinstance(each, ast.FormattedValue) else each for each in node.values]
-    elif isinstance(node, ast.BinOp):
-        inner, text = [node.left, node.right] if isinstance(node.op, ast.Add) else [], node.left
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-        text = node.func.value
-    if not inner and isinstance(text, ast.Constant) and isinstance(text.value, str):
-        fixed = _PARTLY.split(text.value)
-        return _ANY.join(map(re.escape, fixed)) if any(fixed) else None
-    parts = [_pattern(interp, each, interp.frame.values.get(each, UNKNOWN)) for each in inner]
-    if all(part is None for part in parts):
-        return None
-    return "".join(part if part is not None else _ANY for part in parts)
-
-
-def _names_of_files(interp: Interpreter, pattern: str) -> Iterator[str]:
-    """The dotted names of the project's modules that a pattern fits."""
-    fits = re.compile(pattern)
-    for path in interp.beside():
-        for folder in interp.folders:
-            if folder in path.parents:
-                parts = path.relative_to(folder).with_suffix("").parts
-                name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-                if fits.fullmatch(name):
-                    yield name
-                    break
 
 
 def fill(interp: Interpreter, table: Mapping) -> None:
@@ -338,22 +273,18 @@ def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:
         if alias.name == "*":
             _import_star(interp, module, dotted, node)
             continue
+        name = f"{dotted}.{alias.name}" if dotted else alias.name
         value: Value
         if module is not None and module is not here:
             value = Lazy(module, alias.name, node)
+        elif (below := find(interp, name, here, node.level)) is not None:
+            value = ModuleValue(below)  # a folder without __init__.py has modules, but no names
+            _log(interp, below.name, value, node)
+        elif node.level:
+            value = interp.opaque(alias.name, "import", node)
         else:
-            # a folder without __init__.py has modules, but no names
-            below = find(interp, f"{dotted}.{alias.name}" if dotted else alias.name, here, node.level)
-            if below is not None:
-                value = ModuleValue(below)
-                _log(interp, below.name, value, node)
-            elif node.level:
-                value = interp.opaque(alias.name, "import", node)
-            else:
-                value = library(interp, libraries.canonical(f"{dotted}.{alias.name}"))
-                _log(interp, f"{dotted}.{alias.name}", value, node)
-                if type(value) is External and value.qualname == "absl.flags.FLAGS":
-                    value = access.flags(interp)
+            value = library(interp, libraries.canonical(name))
+            _log(interp, name, value, node)
         interp.bind(alias.asname or alias.name, value)
 
 
@@ -372,7 +303,7 @@ def _by_its_own_name(interp: Interpreter, node: ast.ImportFrom, here: ModuleFile
         same = [each for each in interp.beside() if each != here.path and each.as_posix().casefold().endswith(sought)]
         module = load(interp, same[0], package) if len(same) == 1 else None
     names = [alias.name for alias in node.names]
-    return module if module is not None and all(member(interp, module, each) is not None for each in names) else None
+    return module if module is not None and all(member_of(interp, module, each) is not None for each in names) else None
 
 
 def _import_star(interp: Interpreter, module: ModuleFile | None, dotted: str, node: ast.ImportFrom) -> None:
@@ -392,21 +323,15 @@ def _import_star(interp: Interpreter, module: ModuleFile | None, dotted: str, no
 
 
 def _all_of(module: ModuleFile) -> frozenset[str] | None:
-    for statement in module.tree.body:
-        if (
-            isinstance(statement, ast.Assign)
-            and isinstance(statement.value, (ast.List, ast.Tuple))
-            and any(isinstance(target, ast.Name) and target.id == "__all__" for target in statement.targets)
-        ):
-            return frozenset(
-                each.value
-                for each in statement.value.elts
-                if isinstance(each, ast.Constant) and isinstance(each.value, str)
-            )
+    """What ``__all__`` lists."""
+    for each in module.tree.body:
+        named = isinstance(each, ast.Assign) and any(getattr(target, "id", "") == "__all__" for target in each.targets)
+        if named and isinstance(each.value, (ast.List, ast.Tuple)):  # type: ignore[attr-defined]
+            return frozenset(str(item.value) for item in each.value.elts if isinstance(item, ast.Constant))  # type: ignore[attr-defined]
     return None
 
 
-def member(interp: Interpreter, module: ModuleFile, name: str) -> Value | None:
+def member_of(interp: Interpreter, module: ModuleFile, name: str) -> Value | None:
     """A name of a module, which is executed for it; None where it has no such name."""
     value = module.scope.names.get(name)
     if value is None:
@@ -437,10 +362,14 @@ def settled(interp: Interpreter, value: Value) -> Value:
 
 def force(interp: Interpreter, lazy: Lazy) -> Value:
     """The value of a name that was imported lazily. Inside a circle of imports it is unknown."""
-    unknown = Opaque(f"{lazy.module.name}.{lazy.name}", "import", Origin(lazy.node, lazy.module))
     if lazy.running:
-        return unknown
+        return unseen(lazy)
     lazy.running = True
-    value = member(interp, lazy.module, lazy.name)
+    value = member_of(interp, lazy.module, lazy.name)
     lazy.running = False
-    return value if value is not None else unknown
+    return value if value is not None else unseen(lazy)
+
+
+def unseen(lazy: Lazy) -> Opaque:
+    """What is not known of a name that is imported."""
+    return Opaque(f"{lazy.module.name}.{lazy.name}", "import", Origin(lazy.node, lazy.module))

@@ -12,7 +12,6 @@ from turbofix.source.answers import every, kept, once_per_node
 from turbofix.source.nodes import children, walk
 
 Member = tuple[str, object, bool]
-
 _ACTS_OF_TRAINING = regex(r"\.(?:backward|to|cuda|fit|item|step|train|zero_grad|no_grad|training_step)\b")
 _LOOKUPS = regex(r"\b(?:(?:getattr|import_module|locate)\(|_?[A-Z][A-Z_]+\[[a-z])")
 _OBJECTS_OF_TRAINING = ("DataLoader", "loss_scaler", "training_step")

@@ -7,7 +7,6 @@ A qualified name is canonical when it is the shortest one that the library docum
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -25,14 +24,11 @@ def rows_of(name: str) -> list[list[str]]:
     return [line.split("\t") for line in lines_of(name)]
 
 
-_NAMES: dict[str, frozenset[str]] = {}
-for _name, _words in rows_of("names.tsv"):
-    _NAMES[_name] = _NAMES.get(_name, frozenset()).union(_words.split())
+NAMES: dict[str, frozenset[str]] = {}
+"""Names of libraries that are known together; the table says what they are."""
 
-EXTERNAL = _NAMES["external"]
-"""Packages that are taken from the library even where the project has a file of that name, whose source is not read.
-
-Only a script that lies in such a package means its own."""
+for _name, _, _words in rows_of("names.tsv"):
+    NAMES[_name] = NAMES.get(_name, frozenset()).union(_words.split())
 
 
 def is_loss(name: str) -> bool:
@@ -84,34 +80,23 @@ def dropped(qualname: str) -> Gone | None:
     return next((_gone()[head] for head in heads if head in _gone()), None)
 
 
-REDUCTIONS = words("sum mean prod")
-"""Functions and methods of tensors that give a tensor without a dimension where they are told none."""
-
 _CASTS = frozenset({"float", "double"})
 _PRODUCING = ("torch", "Tensor", "torch.nn.functional")
 
 
 NO_KERNEL, NO_MIXING = "has no kernel for 16 bits", "does not mix 16 and 32 bits"
-_NO_KERNEL = _NAMES["no_kernel"]
-_MIXED: Mapping[str, tuple[tuple[str, int], ...]] = {
-    **dict.fromkeys(("index_add", "scatter", "scatter_add", "scatter_reduce"), (("source", 2), ("src", 2))),
-    **dict.fromkeys(("smm", "spmm", "sspaddmm"), ()),
-    "index_copy": (("tensor", 2), ("source", 2)),
-    "index_put": (("values", 1),),
-    "lerp": (("end", 0), ("weight", 1)),
-    "masked_scatter": (("source", 1),),
+_NO_KERNEL = NAMES["no_kernel"]
+_MIXED = {
+    name: tuple(zip(operands.split(), map(int, places.split()), strict=True))
+    for name, operands, places in rows_of("mixed.tsv")
 }
-"""What takes operands of one type, and which of them can be given that of the first: by name, or place in a method."""
-_PAIRS = words("cholesky_solve complex lstsq lu_solve polar solve solve_ex solve_triangular triangular_solve")
+"""What takes operands of one type, and which can be given that of the first: by name, and by place in a method."""
+_PAIRS = NAMES["pairs"]
 _UNFIT_PACKAGES = {
-    "torch.linalg.": NO_KERNEL,
-    "torch.fft.": NO_KERNEL,
-    "torch.sparse.": NO_MIXING,
-    "torch_scatter.": NO_MIXING,
-    "torch_sparse.": NO_MIXING,
+    **dict.fromkeys(("torch.linalg.", "torch.fft."), NO_KERNEL),
+    **dict.fromkeys(("torch.sparse.", "torch_scatter.", "torch_sparse."), NO_MIXING),
 }
-_FIT = _NAMES["fit"]
-"""What of those packages computes in 16 bits, or is widened by autocast."""
+_FIT = NAMES["fit"]
 _OF_COMPLEX = ("torch.fft.i", "torch.fft.hfft", "torch.istft", "Tensor.istft")
 
 
@@ -157,11 +142,6 @@ def is_product(name: str) -> bool:
     return name.rpartition(".")[0] in _PRODUCING and "autocast=half" in row(name).traits
 
 
-MAKES_COMPLEX = words("complex polar view_as_complex stft fft fft2 fftn rfft rfft2 rfftn ifft ifft2 ifftn")
-MAKES_REAL = words("abs angle real imag view_as_real istft hfft irfft irfft2 irfftn")
-"""What gives complex numbers, by its last name, and what gives real ones of these."""
-
-
 def precision_of(name: str, *, half: bool) -> bool:
     """Whether an operation of torch gives 16 bits under autocast, where ``half`` says whether its operands have them.
 
@@ -199,51 +179,11 @@ def is_factory(name: str) -> bool:
 LIKE_TENSORS = ("torch.", "torchvision.transforms.", "torchaudio.", "einops.", "torch_geometric.data.")
 """Packages whose functions and classes give tensors, or what is pinned and moved as tensors are."""
 
-FROM_HOST = frozenset(
-    {"from_numpy", "tensor", "as_tensor", "asarray", "frombuffer", "FloatTensor", "LongTensor", "Tensor"}
-)
-"""Factories whose content comes from the host's ordinary (pageable) memory."""
+FROM_HOST = NAMES["from_host"]
+SWITCHES = NAMES["switches"]
+PROGRESS = NAMES["progress"]
 
-SWITCHES = _NAMES["switches"]
-"""Calls that set a switch for the whole process."""
-
-RUNTIME = _NAMES["runtime"]
-"""Calls whose result depends on the machine or the launch."""
-
-PROGRESS = _NAMES["progress"]
-"""Calls that put a progress bar around an iterable."""
-
-BARS = PROGRESS - words("tqdm.trange tqdm.tnrange progressbar.ProgressBar click.progressbar") | words(
-    "accelerate.utils.tqdm accelerate.utils.tqdm.tqdm"
-)
-"""Those that give, one by one, all that their first argument gives."""
-
-PARSERS = _NAMES["parsers"]
-"""Classes that parse a command line by declared arguments."""
-
-NAMESPACES = _NAMES["namespaces"]
-"""Classes whose objects carry values as attributes."""
-
-STRUCTURED_CLI = _NAMES["structured_cli"]
-"""Calls that fill a dataclass, or a function's parameters, from the command line."""
-
-CLASS_PARSERS = frozenset({"transformers.HfArgumentParser", "trl.TrlParser", "trl.H4ArgumentParser"})
-"""Parsers that are made of dataclasses."""
-
-FROM_ARGPARSE = words("lightning.pytorch.Trainer.from_argparse_args pytorch_lightning.Trainer.from_argparse_args")
-"""Calls that make a trainer of parsed options and of arguments, which take precedence."""
-
-PASS_THROUGH = _NAMES["pass_through"]
-"""Calls that give back their first argument (``cast`` its second), or a copy or a wrapper that behaves like it."""
-
-COLLATES = words("torch.utils.data.default_collate torch.utils.data.default_convert")
-"""Calls that make a batch of a list of items, as loaders do that are given no function for it."""
-
-_TENSOR_PACKAGES = (
-    "torchvision.transforms.functional.",
-    "torchvision.transforms.v2.functional.",
-    "torchaudio.functional.",
-)
+BARS = NAMES["bars"]
 
 
 _ONE = frozenset({"tensor"})
@@ -251,39 +191,19 @@ _ONE = frozenset({"tensor"})
 
 def gives_tensors(qualname: str) -> bool:
     """Whether a library's function makes a tensor of tensors, as torch's own operations do."""
-    return qualname.startswith(_TENSOR_PACKAGES) or row(qualname).gives == _ONE
+    return qualname.rpartition(".")[0] in NAMES["tensor_packages"] or row(qualname).gives == _ONE
 
 
-LAUNCHERS = _NAMES["launchers"]
-"""Calls that run a function in processes of its own; the function is the first argument."""
-
-TRAINERS_START = _NAMES["trainers_start"]
-"""Methods by which a framework's own trainer reads its loaders and trains."""
+TRAINERS_START = NAMES["trainers_start"]
 
 STARTERS = ("multiprocessing.Process", "multiprocessing.spawn", "multiprocessing.start_processes")
 """How calls end that start processes, to which what the script has set is not handed down."""
 
-PROCESSES = words("multiprocessing.Process torch.multiprocessing.Process threading.Thread")
-"""Calls that run ``target=`` with ``args=``."""
-
-CLIPS = _NAMES["clips"]
-"""Calls that clip gradients."""
-
-TRACKERS = _NAMES["trackers"]
-"""Calls that show or log their arguments."""
-
-SHOWING_METHODS = _NAMES["showing_methods"]
-"""Methods that show or log their arguments, on whatever object."""
-
-LOGGING_METHODS = frozenset({"info", "debug", "warning", "error", "critical", "log", "write", "exception"})
-"""Methods of loggers, writers and files that show or log their arguments."""
-
-PREPARES = _NAMES["prepares"]
-"""Methods by which Accelerate and Fabric take models, optimizers and loaders over."""
-
-DEAD_ENDS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"})
-"""Calls that do not return."""
-
+CLIPS = NAMES["clips"]
+SHOWING_METHODS = NAMES["showing_methods"]
+LOGGING_METHODS = NAMES["logging_methods"]
+PREPARES = NAMES["prepares"]
+DEAD_ENDS = NAMES["dead_ends"]
 # --- canonical names ------------------------------------------------------------------------------------------------
 
 _FLATTENED = (
@@ -295,7 +215,7 @@ _FLATTENED = (
 )
 """Packages that re-export the members of all their modules."""
 
-_OPTIMIZER_MODULES = _NAMES["optimizer_modules"]
+_OPTIMIZER_MODULES = NAMES["optimizer_modules"]
 _SAME = {row[0]: row[1] for row in rows_of("same.tsv")}
 
 
@@ -321,15 +241,10 @@ def canonical(qualname: str) -> str:
 # --- which call makes what ------------------------------------------------------------------------------------------
 
 _KINDS = {name: kind for kind, names in rows_of("kinds.tsv") for name in names.split()}
+_KINDS |= {**dict.fromkeys(NAMES["parsers"], "argparse"), **dict.fromkeys(PROGRESS, "progress")}
 
 _OPEN_PACKAGES = rows_of("makes.tsv")
 """Packages whose members (or classes: "Upper") all make one kind of object; the first that fits decides."""
-
-_PRETRAINED = frozenset({"transformers", "diffusers", "peft", "efficientnet_pytorch", "sentence_transformers"})
-_PRETRAINED_CALLS = frozenset({"from_pretrained", "from_config", "from_name"})
-
-MODULE_BASES = _NAMES["module_bases"]
-"""Classes from which models derive, besides torch's own layers."""
 
 
 @lru_cache(maxsize=8192)
@@ -339,12 +254,8 @@ def kind_of(qualname: str) -> str | None:
     if kind is not None:
         return kind
     package, _, member = qualname.rpartition(".")
-    if qualname in PARSERS:
-        return "argparse"
-    if qualname in PROGRESS:
-        return "progress"
     top = package.partition(".")[0]
-    if member in _PRETRAINED_CALLS and top in _PRETRAINED:
+    if member in ("from_pretrained", "from_config", "from_name") and top in NAMES["pretrained"]:
         cls = package.rpartition(".")[2]
         if any(part in cls for part in ("Tokenizer", "Processor", "Extractor")):
             return "tokenizer"

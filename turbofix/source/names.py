@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from turbofix.records import dataclass
 from turbofix.source.answers import once_per_node
 from turbofix.source.nodes import LEAVES, children
-from turbofix.source.places import COMPREHENSIONS, FUNCTIONS, SCOPES, Places, outside
-
-if TYPE_CHECKING:
-    from turbofix.interpreter.execution import ModuleFile
-
+from turbofix.source.places import COMPREHENSIONS, FUNCTIONS, SCOPES, Places, SourceFile, outside
 
 _CLOSED = frozenset((*FUNCTIONS, ast.ClassDef, *LEAVES))
 
@@ -284,14 +280,14 @@ class Bindings:
         """Whether a plain name is the scope's own: a parameter, or written in it."""
         return names_of(scope).holds(name)
 
-    def owner(self, name: str, node: ast.AST, module: ModuleFile) -> ast.AST:
+    def owner(self, name: str, node: ast.AST, module: SourceFile) -> ast.AST:
         """The scope that a plain name, read or written at ``node``, belongs to; the module where nobody writes it."""
         found = self._owners.get((name, node))
         if found is None:
             found = self._owners[name, node] = self._owner(name, node, module)
         return found
 
-    def _owner(self, name: str, node: ast.AST, module: ModuleFile) -> ast.AST:
+    def _owner(self, name: str, node: ast.AST, module: SourceFile) -> ast.AST:
         child: ast.AST = node
         innermost = True
         for each in self._places.ancestors(node, module):

@@ -12,16 +12,13 @@ import tokenize
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from turbofix.records import dataclass
 from turbofix.regex import NEWLINE
 from turbofix.source.answers import parents_above
 from turbofix.source.nodes import first_line, tokens
 from turbofix.source.site import Site
-
-if TYPE_CHECKING:
-    from turbofix.interpreter.execution import ModuleFile
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Module)
@@ -30,10 +27,20 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(eq=False)
+class SourceFile:
+    """One parsed file of the project."""
+
+    path: Path
+    name: str
+    text: str
+    tree: ast.Module
+
+
+@dataclass(eq=False)
 class Page:
     """One file's text, line by line, with its comments."""
 
-    module: ModuleFile
+    module: SourceFile
     lines: list[str] = field(init=False)
     _comments: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)  # by the lines they were read in
 
@@ -78,14 +85,14 @@ class Places:
         self._pages: dict[int, Page] = {}
         self._sites: dict[ast.AST, Site] = {}
 
-    def page(self, module: ModuleFile) -> Page:
+    def page(self, module: SourceFile) -> Page:
         """The file's page, made on first use."""
         page = self._pages.get(id(module))
         if page is None:
             page = self._pages[id(module)] = Page(module)
         return page
 
-    def site(self, node: ast.AST, module: ModuleFile) -> Site:
+    def site(self, node: ast.AST, module: SourceFile) -> Site:
         """The site of a node; a ``with`` item stands where its expression stands, a keyword where its value does."""
         if isinstance(node, ast.withitem):
             node = node.context_expr
@@ -101,7 +108,7 @@ class Places:
             )
         return found
 
-    def text(self, node: ast.AST, module: ModuleFile) -> str:
+    def text(self, node: ast.AST, module: SourceFile) -> str:
         """The source of a node, as it is written."""
         site = self.site(node, module)
         lines = self.page(module).lines[site.line - 1 : site.end_line]
@@ -111,12 +118,12 @@ class Places:
         lines[0] = lines[0][site.column :]
         return "\n".join(lines)
 
-    def comment(self, node: ast.AST, module: ModuleFile) -> str | None:
+    def comment(self, node: ast.AST, module: SourceFile) -> str | None:
         """The comment on the node's first or last line."""
         site, page = self.site(node, module), self.page(module)
         return page.comment(site.line) or page.comment(site.end_line)
 
-    def comments_at(self, node: ast.AST, module: ModuleFile) -> tuple[str, ...]:
+    def comments_at(self, node: ast.AST, module: SourceFile) -> tuple[str, ...]:
         """The comments on the lines of the node's statement, and on the lines straight above it."""
         statement = self.statement(node, module) or node
         site = self.site(statement, module)
@@ -129,11 +136,11 @@ class Places:
         here = map(page.comment, range(site.line, site.end_line + 1))
         return (*above[::-1], *(each for each in here if each is not None))
 
-    def parent(self, node: ast.AST, module: ModuleFile) -> ast.AST | None:
+    def parent(self, node: ast.AST, module: SourceFile) -> ast.AST | None:
         """The node that holds this one; None for the module."""
         return parents_above(node, module.tree).get(node)
 
-    def ancestors(self, node: ast.AST, module: ModuleFile) -> Iterator[ast.AST]:
+    def ancestors(self, node: ast.AST, module: SourceFile) -> Iterator[ast.AST]:
         """The nodes that hold this one, innermost first."""
         parents = parents_above(node, module.tree)
         current = parents.get(node)
@@ -141,13 +148,13 @@ class Places:
             yield current
             current = parents.get(current)
 
-    def statement(self, node: ast.AST, module: ModuleFile) -> ast.stmt | None:
+    def statement(self, node: ast.AST, module: SourceFile) -> ast.stmt | None:
         """The innermost statement that holds the node, or the node itself."""
         if isinstance(node, ast.stmt):
             return node
         return next((each for each in self.ancestors(node, module) if isinstance(each, ast.stmt)), None)
 
-    def scope(self, node: ast.AST, module: ModuleFile) -> ast.AST:
+    def scope(self, node: ast.AST, module: SourceFile) -> ast.AST:
         """The function (or class, or module) whose names the node sees first. Comprehensions are not told apart."""
         child = node
         for each in self.ancestors(node, module):
@@ -156,7 +163,7 @@ class Places:
             child = each
         return module.tree
 
-    def function(self, node: ast.AST, module: ModuleFile) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    def function(self, node: ast.AST, module: SourceFile) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The innermost ``def`` that holds the node; None at module level."""
         child = node
         for each in self.ancestors(node, module):
@@ -165,12 +172,12 @@ class Places:
             child = each
         return None
 
-    def function_site(self, node: ast.AST, module: ModuleFile) -> Site | None:
+    def function_site(self, node: ast.AST, module: SourceFile) -> Site | None:
         """The site of the ``def`` that holds the node."""
         function = self.function(node, module)
         return self.site(function, module) if function is not None else None
 
-    def block(self, statement: ast.stmt, module: ModuleFile) -> list[ast.stmt]:
+    def block(self, statement: ast.stmt, module: SourceFile) -> list[ast.stmt]:
         """The list of statements that this one is a member of."""
         parent = self.parent(statement, module)
         if parent is not None:
@@ -201,12 +208,12 @@ def blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
         yield case.body
 
 
-def contains(outer: ast.AST, inner: ast.AST, module: ModuleFile) -> bool:
+def contains(outer: ast.AST, inner: ast.AST, module: SourceFile) -> bool:
     """Whether ``inner`` is ``outer`` or lies in it."""
     return number_in((outer,), inner, module) is not None
 
 
-def number_in(nodes: Sequence[ast.AST], inner: ast.AST, module: ModuleFile) -> int | None:
+def number_in(nodes: Sequence[ast.AST], inner: ast.AST, module: SourceFile) -> int | None:
     """Which of some nodes, as the statements of a block, ``inner`` is or lies in."""
     parents = parents_above(inner, module.tree)
     numbers = {each: number for number, each in enumerate(nodes)}

@@ -10,9 +10,9 @@ from dataclasses import replace
 from turbofix.dataflow.facts import Frame, settled
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import switch_of
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Host, Instance, Iterated, Made, Namespace, Value, flatten, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.interpreter.syntax import Glance
 from turbofix.regex import regex
 from turbofix.source.answers import every

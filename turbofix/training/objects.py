@@ -9,6 +9,7 @@ from dataclasses import field, replace
 from turbofix.dataflow.placements import UNKNOWN_PLACE
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import is_off, switch_of
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import (
     Class,
@@ -26,7 +27,6 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.names import dotted

@@ -10,9 +10,9 @@ from turbofix.dataflow.guards import Condition
 from turbofix.dataflow.provenance import argument_from, argument_of
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import around, picked, stands, switch_of, told
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Arguments, Event, Passed
 from turbofix.domain.values import Const, External, Instance, Made, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, is_main_test
 from turbofix.source.site import Site

@@ -10,9 +10,10 @@ from pathlib import Path
 from turbofix.dataflow.facts import Facts
 from turbofix.dataflow.placements import UNKNOWN_PLACE
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Instance, Made, members
-from turbofix.interpreter.execution import Beside, Execution, ModuleFile, Reader, execute, nothing_beside
+from turbofix.interpreter.execution import Beside, Execution, Reader, execute, nothing_beside
 from turbofix.library.tables import STARTERS
 from turbofix.source.answers import every, once_per_node
 from turbofix.source.names import dotted
@@ -130,7 +131,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         distributed=_calls(facts.events, "torch.distributed.init_process_group", "deepspeed.init_distributed"),
         processes=_starts_processes(facts),
         incomplete_because=reason,
-        entered=execution.entered,
         unfollowed=() if trains else execution.unfollowed,
         libraries=_libraries(execution),
         thaws=tuple(sorted(_thaws(analysis))),

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from turbofix.dataflow.exports import takers_outside
 from turbofix.dataflow.facts import Frame, unwrapped
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import External, Instance, Made, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import STARTERS, TRAINERS_START
 from turbofix.source.names import is_main_test, stores
 from turbofix.source.nodes import walk

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from turbofix.domain.trace import Arguments, Passed
 from turbofix.domain.values import (
@@ -17,7 +16,6 @@ from turbofix.domain.values import (
     Function,
     Instance,
     Made,
-    Mapping,
     Namespace,
     Option,
     Origin,
@@ -25,11 +23,16 @@ from turbofix.domain.values import (
     Value,
     members,
 )
-from turbofix.interpreter import access, calls, externals
+from turbofix.interpreter.containers import element_of
+from turbofix.interpreter.definitions import (
+    annotated,
+    declared_parameters,
+    default_value,
+    field_default,
+    option_default,
+)
+from turbofix.interpreter.state import Interpreter
 from turbofix.library import tables as libraries
-
-if TYPE_CHECKING:
-    from turbofix.interpreter.walk import Interpreter
 
 _GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group", "add_subparsers", "add_parser"})
 _PARSES = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"})
@@ -42,11 +45,8 @@ def make_parser(interp: Interpreter, qualname: str, arguments: Arguments, node: 
     """An ``ArgumentParser``, with the options of its parents."""
     parser = interp.make(qualname, "argparse", arguments, node)
     namespace = declared(parser)
-    parents = arguments.get("parents")
-    for value in members(parents.value) if parents is not None else ():
-        if not isinstance(value, Sequence):
-            continue
-        for parent in members(access.element_of(value)):
+    for value in members(arguments.value("parents")):
+        for parent in members(element_of(value)) if isinstance(value, Sequence) else ():
             base = parent.base if isinstance(parent, Instance) else parent
             if isinstance(base, Made) and isinstance(base.inner, Namespace):
                 namespace.attributes.update(base.inner.attributes)
@@ -68,143 +68,104 @@ def call_parser(interp: Interpreter, parser: Made, name: str, arguments: Argumen
         _add_argument(interp, namespace, arguments, node)
         return interp.opaque("<argument>", "call", node)
     if name in _GROUPS:
-        destination = arguments.get("dest")
-        if name == "add_subparsers" and destination is not None and isinstance(destination.value, Const):
-            key = str(destination.value.value)
-            namespace.attributes[key] = Option(key, UNKNOWN, interp.origin(node), "argparse")
+        destination = _constant(arguments, "dest")
+        if name == "add_subparsers" and destination is not None:
+            namespace.attributes[str(destination)] = Option(str(destination), UNKNOWN, interp.origin(node), "argparse")
         return parser
     if name == "set_defaults":
         for key, passed in arguments.keywords.items():
             old = namespace.attributes.get(key)
             origin = interp.origin(passed.node) if passed.node is not None else None
-            if isinstance(old, Option):
-                namespace.attributes[key] = Option(old.name, passed.value, origin, old.how, old.flag)
-            else:
-                namespace.attributes[key] = passed.value
+            is_option = isinstance(old, Option)
+            namespace.attributes[key] = _changed(old, passed.value, origin) if is_option else passed.value  # type: ignore[arg-type]
         namespace.open = namespace.open or arguments.open
         return NONE
     if name in _PARSES:
         parsed = Namespace(interp.control, dict(namespace.attributes), namespace.open)
-        for key in _passed_by_code(arguments, parsed):
-            old = parsed.attributes[key]
-            assert isinstance(old, Option)
-            parsed.attributes[key] = Option(old.name, UNKNOWN, old.origin, old.how, old.flag)
-        for target in _given_namespace(arguments):
-            for key, value in parsed.attributes.items():
-                target.attributes.setdefault(key, value)
-            parsed = target
+        for key, old in _passed_by_code(arguments, parsed).items():
+            parsed.attributes[key] = _changed(old, UNKNOWN, old.origin)
+        given = arguments.value("namespace", 1)
+        if isinstance(given, Namespace):
+            given.attributes.update(parsed.attributes | given.attributes)
+            parsed = given
         if name == "parse_known_args":
             rest = interp.opaque("<arguments>", "call", node)
             return Sequence([parsed, rest], interp.control, interp.origin(node))
         return parsed
-    if name == "error":
-        return NEVER
-    if name not in ("print_help", "format_help", "print_usage", "add_argument_group"):
-        namespace.open = namespace.open or not parser.qualname.startswith("argparse")
-    return interp.opaque(f"{parser.qualname}.{name}()", "call", node)
+    return NEVER if name == "error" else interp.opaque(f"{parser.qualname}.{name}()", "call", node)
 
 
-def _passed_by_code(arguments: Arguments, parsed: Namespace) -> list[str]:
+def _changed(option: Option, default: Value, origin: Origin | None) -> Option:
+    return Option(option.name, default, origin, option.how, option.flag)
+
+
+def _passed_by_code(arguments: Arguments, parsed: Namespace) -> dict[str, Option]:
     """The options that the code itself passes, whose defaults say nothing: ``parse_args(["--size", "7"])``."""
-    passed = arguments.get("args", 0)
-    given = (
-        [each for value in members(passed.value) if isinstance(value, Sequence) for each in value.items or []]
-        if (passed is not None)
-        else []
-    )
-    words = [each.value for each in given if isinstance(each, Const) and isinstance(each.value, str)]
-    flags = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("--")}
-    short = any(word.startswith("-") and not word.startswith("--") for word in words)  # which one, nothing tells
-    options = [key for key, value in parsed.attributes.items() if isinstance(value, Option)]
-    return [key for key in options if short or any(key.startswith(flag) for flag in flags)]
-
-
-def _given_namespace(arguments: Arguments) -> list[Namespace]:
-    passed = arguments.get("namespace", 1)
-    return [each for each in members(passed.value) if isinstance(each, Namespace)] if passed is not None else []
+    lists = [value for value in members(arguments.value("args", 0)) if isinstance(value, Sequence)]
+    given = [each.value for value in lists for each in value.items or [] if isinstance(each, Const)]
+    words = [word for word in given if isinstance(word, str) and word.startswith("-")]
+    flags = tuple(word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("--"))
+    short = len(flags) < len(words)  # which one, nothing tells
+    options = {key: value for key, value in parsed.attributes.items() if isinstance(value, Option)}
+    return {key: value for key, value in options.items() if short or (flags and key.startswith(flags))}
 
 
 def _add_argument(interp: Interpreter, namespace: Namespace, arguments: Arguments, node: ast.AST) -> None:
-    names = [
-        passed.value.value
-        for passed in arguments.positions
-        if isinstance(passed.value, Const) and isinstance(passed.value.value, str)
-    ]
+    given = [passed.value.value for passed in arguments.positions if isinstance(passed.value, Const)]
+    names = [name for name in given if isinstance(name, str)]
     long = [name for name in names if name.startswith("--")] or names
-    destination = _text(arguments, "dest")
+    destination = _constant(arguments, "dest")
     if not long and destination is None:
         namespace.open = True
         return
     name = long[0] if long else str(destination)
-    key = destination or name.lstrip("-").replace("-", "_")
-    action = arguments.get("action")
-    action_name = _text(arguments, "action")
-    if (
-        action is not None
-        and isinstance(action.value, External)
-        and action.value.qualname == "argparse.BooleanOptionalAction"
-    ):
-        action_name = "BooleanOptionalAction"
-    if action_name in ("version", "help"):
+    key = str(destination or name.lstrip("-").replace("-", "_"))
+    action = arguments.value("action")
+    how = action.value if isinstance(action, Const) else None
+    if how in ("version", "help"):
         return
-    flag = action_name in ("store_true", "store_false", "BooleanOptionalAction")
-    default = arguments.get("default")
+    flag = how in ("store_true", "store_false") or _is_on_and_off(action)
+    default, required = arguments.get("default"), _constant(arguments, "required") is True
     origin = interp.origin(node)
-    value: Value
-    if _is_true(arguments, "required"):
-        value = UNKNOWN  # it must be given: a default never holds
-    elif default is not None:
+    value: Value = NONE
+    if default is not None and not required:
         value = default.value
         if default.node is not None:
             origin = interp.origin(default.node)
-        elif default.entry is not None and default.entry_module is not None:
-            origin = Origin(default.entry, default.entry_module)
-    elif flag and action_name != "BooleanOptionalAction":
-        value = Const(action_name == "store_false", origin)
-    elif not name.startswith("-"):
+    elif how in ("store_true", "store_false") and not required:
+        value = Const(how == "store_false", origin)
+    elif required or not name.startswith("-"):
         value = UNKNOWN  # must be given
-    else:
-        value = NONE
     if isinstance(value, Option):
         value = value.default
-    type_ = arguments.get("type")
-    if (
-        isinstance(value, Const)
-        and isinstance(value.value, str)
-        and type_ is not None
-        and isinstance(type_.value, External)
-    ):
-        value = _typed(value, type_.value.qualname)
-    option = Option(name, value, origin, "argparse", flag)
+    kind = arguments.value("type")
+    if isinstance(value, Const) and isinstance(value.value, str) and isinstance(kind, External):
+        value = _typed(value, kind.qualname)
     old = namespace.attributes.get(key)
-    # several arguments may share a destination: --cuda and --no-cuda
-    if isinstance(old, Option) and default is None and flag:
-        option = Option(old.name, old.default, old.origin, old.how, old.flag)
-    namespace.attributes[key] = option
+    if isinstance(old, Option) and default is None and flag:  # --cuda and --no-cuda share a destination
+        namespace.attributes[key] = old
+    else:
+        namespace.attributes[key] = Option(name, value, origin, "argparse", flag)
+
+
+def _is_on_and_off(action: Value | None) -> bool:
+    """``argparse.BooleanOptionalAction``."""
+    return isinstance(action, External) and action.qualname == "argparse.BooleanOptionalAction"
 
 
 def _typed(value: Const, qualname: str) -> Const:
     """argparse converts a default that is a text."""
+    convert = {"builtins.int": int, "builtins.float": float}.get(qualname)
     try:
-        if qualname == "builtins.int":
-            return Const(int(str(value.value)), value.origin)
-        if qualname == "builtins.float":
-            return Const(float(str(value.value)), value.origin)
+        return Const(convert(str(value.value)), value.origin) if convert is not None else value
     except ValueError:
         return value
-    return value
 
 
-def _text(arguments: Arguments, name: str) -> str | None:
-    passed = arguments.get(name)
-    if passed is not None and isinstance(passed.value, Const) and isinstance(passed.value.value, str):
-        return passed.value.value
-    return None
-
-
-def _is_true(arguments: Arguments, name: str) -> bool:
-    passed = arguments.get(name)
-    return passed is not None and isinstance(passed.value, Const) and passed.value.value is True
+def _constant(arguments: Arguments, name: str) -> object:
+    """What is passed by that name, where it is a constant."""
+    value = arguments.value(name)
+    return value.value if isinstance(value, Const) else None
 
 
 # --- dataclasses and functions as command lines -----------------------------------------------------------------------
@@ -212,51 +173,30 @@ def _is_true(arguments: Arguments, name: str) -> bool:
 
 def options_of(interp: Interpreter, cls: Class, node: ast.AST, how: str = "dataclass") -> Value:
     """An object of a dataclass that is filled from the command line."""
-    instance = calls.construct(interp, cls, Arguments(), node)
-    if not isinstance(instance, Instance):
-        return instance
-    fields = calls.fields_of(cls)
-    if not fields:
-        fields = [
-            (statement, owner)
-            for owner in reversed(cls.mro())
-            if isinstance(owner, Class)
-            for statement in owner.node.body
-            if isinstance(statement, ast.AnnAssign)
-        ]
-    for statement, owner in fields:
-        if not isinstance(statement.target, ast.Name):
-            continue
+    instance = interp.call(cls, Arguments(), node)
+    assert isinstance(instance, Instance)
+    for statement, owner in annotated(cls):
+        assert isinstance(statement.target, ast.Name)
         name = statement.target.id
-        value = instance.attributes.get(name) or calls.field_default(interp, statement, owner) or UNKNOWN
-        if isinstance(value, (Instance, Option)):
-            continue
-        place = (
-            value.origin.node if isinstance(value, Const) and value.origin is not None else statement.value or statement
-        )
-        flag = isinstance(value, Const) and isinstance(value.value, bool)
-        instance.attributes[name] = Option(name, value, Origin(place, owner.module), how, flag)
+        value = instance.attributes.get(name) or field_default(interp, statement, owner) or UNKNOWN
+        if not isinstance(value, (Instance, Option)):
+            origin = value.origin if isinstance(value, Const) else None
+            place = origin.node if origin is not None else statement.value or statement
+            flag = isinstance(value, Const) and isinstance(value.value, bool)
+            instance.attributes[name] = Option(name, value, Origin(place, owner.module), how, flag)
     return instance
 
 
 def structured_cli(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``tyro.cli(Config)``, ``fire.Fire(main)``, ``typer.run(main)``, ``app.run(main)``."""
     interp.event("call", node, qualname, None, arguments)
-    target = externals.first(arguments, "f", "component", "config_class", "function")
+    target = arguments.first("f", "component", "config_class", "function")
+    how = qualname.partition(".")[0]
     for member in members(target):
         if isinstance(member, Class):
-            if qualname == "fire.Fire":
-                made = calls.construct(interp, member, Arguments(), node)
-                calls.hand(interp, calls.positional(made), node)
-                return made
-            return options_of(interp, member, node, qualname.partition(".")[0])
+            return options_of(interp, member, node, how)
         if isinstance(member, (Function, Bound)):
-            return invoke_from_command_line(interp, member, node, qualname.partition(".")[0])
-        if isinstance(member, Mapping):
-            for entry in member.entries.values():
-                for each in members(entry.value):
-                    if isinstance(each, (Function, Bound)):
-                        invoke_from_command_line(interp, each, node, qualname.partition(".")[0])
+            return invoke_from_command_line(interp, member, node, how)
     return interp.opaque(qualname + "()", "call", node)
 
 
@@ -266,7 +206,7 @@ def call_class_parser(interp: Interpreter, parser: Made, name: str, arguments: A
         parser.arguments.keywords.update(arguments.keywords)
     if not name.startswith("parse"):
         return UNKNOWN
-    given = externals.first(parser.arguments, "dataclass_types")
+    given = parser.arguments.first("dataclass_types")
     classes = given.items if isinstance(given, Sequence) and given.items is not None else [given]
     filled = Arguments(keywords=dict(parser.arguments.keywords), open=True)
     found: list[Value] = []
@@ -284,73 +224,53 @@ def invoke_from_command_line(
     interp: Interpreter, function: Function | Bound, node: ast.AST, how: str = "parameter"
 ) -> Value:
     """Call a function whose parameters the user of the script chooses: each default becomes an option."""
-    receiver = function.receiver if isinstance(function, Bound) else None
     target = function.function if isinstance(function, Bound) else function
     arguments = click_options(interp, target)
-    if receiver is not None:
-        arguments.positions.insert(0, Passed(receiver))
-    declared = target.node.args
-    ordinary = [*declared.posonlyargs, *declared.args]
-    defaults: dict[str, ast.expr] = dict(
-        zip([each.arg for each in ordinary[len(ordinary) - len(declared.defaults) :]], declared.defaults, strict=True)
-    )
-    defaults.update(
-        {
-            each.arg: value
-            for each, value in zip(declared.kwonlyargs, declared.kw_defaults, strict=True)
-            if value is not None
-        }
-    )
-    for name, default in defaults.items():
-        if name not in arguments.keywords:
-            value = calls.default_value(interp, target, default)
-            unwrapped = externals.option_default(value)
-            origin = Origin(default, target.module)
-            if unwrapped is not value and isinstance(unwrapped, Const) and unwrapped.origin is not None:
-                origin = unwrapped.origin
+    if isinstance(function, Bound):
+        arguments.positions.insert(0, Passed(function.receiver))
+    for name, _, default in declared_parameters(target.node.args)[1]:
+        if default is not None and name not in arguments.keywords:
+            value = default_value(interp, target, default)
+            unwrapped = option_default(value)
+            told = unwrapped.origin if unwrapped is not value and isinstance(unwrapped, Const) else None
             flag = isinstance(unwrapped, Const) and isinstance(unwrapped.value, bool)
-            arguments.keywords[name] = Passed(Option(name, unwrapped, origin, how, flag))
-    arguments.open = declared.kwarg is not None
-    return calls.invoke(interp, target, arguments, node)
+            arguments.keywords[name] = Passed(
+                Option(name, unwrapped, told or Origin(default, target.module), how, flag)
+            )
+    arguments.open = target.node.args.kwarg is not None
+    return interp.invoke(target, arguments, node)
 
 
 def click_options(interp: Interpreter, function: Function) -> Arguments:
     """The options that click's decorators declare, by the parameter that they fill."""
     arguments = Arguments()
     for node in getattr(function.node, "decorator_list", ()):
-        if not isinstance(node, ast.Call):
-            continue
-        callee = calls.default_value(interp, function, node.func)
-        if not (
-            isinstance(callee, External) and callee.qualname in ("click.option", "click.argument", "rich_click.option")
-        ):
+        callee = default_value(interp, function, node.func) if isinstance(node, ast.Call) else None
+        if not (isinstance(callee, External) and callee.qualname in CLICK):
             continue
         names = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        long = next((name for name in names if name.startswith("--")), None)
+        long = next((name.split("/")[0] for name in names if name.startswith("--")), None)
         bare = next((name for name in names if not name.startswith("-")), None)
-        if long is None and bare is None:
-            continue
-        key = bare or str(long).split("/")[0].lstrip("-").replace("-", "_").lower()
-        keywords = {each.arg: each.value for each in node.keywords if each.arg is not None}
-        default = keywords.get("default")
-        value = calls.default_value(interp, function, default) if default is not None else NONE
-        flag = "is_flag" in keywords or "/" in (long or "")
-        if default is None and flag:
-            value = Const(False)
-        option = Option((long or key).split("/")[0], value, Origin(default or node, function.module), "click", flag)
+        key = bare or (long or "").lstrip("-").replace("-", "_").lower()
+        told = {each.arg: each.value for each in node.keywords}
+        default = told.get("default")
+        flag = "is_flag" in told or any("/" in name for name in names)
+        otherwise = Const(False) if flag else NONE
+        value = default_value(interp, function, default) if default is not None else otherwise
+        option = Option(long or key, value, Origin(default or node, function.module), "click", flag)
         arguments.keywords[key] = Passed(option)
     return arguments
 
 
+CLICK = ("click.option", "click.argument", "rich_click.option")
+
+
 def absl_flag(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``flags.DEFINE_integer("batch_size", 32, "...")``."""
-    namespace = access.flags(interp)
-    name = externals.first(arguments, "name")
-    default = arguments.get("default", 1)
+    name, default = arguments.first("name"), arguments.get("default", 1)
     if not (isinstance(name, Const) and isinstance(name.value, str)):
         return UNKNOWN
-    place = default.node if default is not None and default.node is not None else node
-    value = default.value if default is not None else NONE
+    value, place = (default.value, default.node or node) if default is not None else (NONE, node)
     option = Option(f"--{name.value}", value, interp.origin(place), "absl", "bool" in qualname)
-    namespace.attributes[name.value] = option
+    interp.absl_flags().attributes[name.value] = option
     return Namespace(None, {"value": option})

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turbofix.domain.scopes import ModuleFile
-from turbofix.domain.trace import Arguments, Passed
+from turbofix.domain.trace import Arguments, Passed, positional
 from turbofix.domain.values import (
     UNKNOWN,
     Class,
@@ -25,6 +25,7 @@ from turbofix.domain.values import (
     Function,
     Made,
     Mapping,
+    Method,
     ModuleValue,
     Opaque,
     Option,
@@ -37,19 +38,19 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter import access, calls, externals, imports, methods
+from turbofix.interpreter.attributes import read_attribute
+from turbofix.interpreter.definitions import default_value
+from turbofix.interpreter.imports import find, text_of
+from turbofix.interpreter.state import Handler, Interpreter
+from turbofix.interpreter.unknowns import call_unknown
 from turbofix.library import tables as libraries
+from turbofix.library.tables import NAMES
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.datafile import SUFFIXES
 from turbofix.source.nodes import walk
 
-if TYPE_CHECKING:
-    import yaml
-
-    from turbofix.interpreter.walk import Interpreter
-
-HOW = "config"
+FROM_FILE = "config"
 """How an option is given that stands in a file."""
 
 _LONGEST = 200_000
@@ -62,36 +63,21 @@ _GLOBAL = regex(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 _MISSING = "???"
 """What a group of a list of defaults is by default where the user has to choose."""
 
-_CONTROLS = frozenset({"_target_", "class_path", "_recursive_", "_convert_", "_partial_", "_args_", "_self_"})
-
-_MAIN, _COMPOSE = "hydra.main", "hydra.compose"
-_INSTANTIATE = libraries.words(
-    "hydra.utils.instantiate hydra.utils.call hydra._internal.instantiate._instantiate2.instantiate"
-)
-_LOOKUPS = libraries.words("pydoc.locate hydra.utils.get_class hydra.utils.get_method hydra.utils.get_object")
-LOADS = libraries.words(
-    """
-    omegaconf.OmegaConf.load yaml.load yaml.safe_load yaml.full_load yaml.unsafe_load json.load json.loads
-    ruamel.yaml.safe_load ruamel.yaml.load ruamel.yaml.round_trip_load mmcv.Config.fromfile mmengine.Config.fromfile
-    munch.Munch.fromYAML box.Box.from_yaml
-    """
-)
-
 
 @dataclass(eq=False)
 class ConfigFile:
-    """One file: its nodes, and how they stand in it."""
+    """One file: its nodes (PyYAML's), and how they stand in it."""
 
     module: ModuleFile
-    loader: yaml.SafeLoader
-    top: yaml.MappingNode
+    loader: Any
+    top: Any
     lines: list[str]
 
     def keys(self) -> list[str]:
         """The names of its sections."""
         return [str(key.value) for key, _ in self.top.value]
 
-    def origin(self, node: yaml.Node, name: str = "") -> Origin:
+    def origin(self, node: Any, name: str = "") -> Origin:
         """Where a node stands, as a constant of a program's text would; its ``kind`` is the key before it."""
         start, end = node.start_mark, node.end_mark
         lines = self.lines
@@ -111,22 +97,22 @@ def _value(interp: Interpreter, file: ConfigFile, node: Any, name: str) -> Mappi
 
     origin = file.origin(node, name)
     if isinstance(node, yaml.MappingNode):
+        mapping = Mapping(interp.control, origin)
         try:
             file.loader.flatten_mapping(node)
         except yaml.YAMLError:
-            return Mapping(interp.control, origin, {}, True)
-        mapping = Mapping(interp.control, origin)
+            mapping.open = True
+            return mapping
         for key, value in node.value:
             word = _scalar(file, key)
-            below = f"{name}.{word}" if name else str(word)
-            made = _value(interp, file, value, below)
+            made = _value(interp, file, value, f"{name}.{word}" if name else str(word))
             mapping.entries[word] = Entry(made, True, made.origin)
         return mapping
     if isinstance(node, yaml.SequenceNode):
         items: list[Value] = [_value(interp, file, each, f"{name}[{number}]") for number, each in enumerate(node.value)]
         return Sequence(items, interp.control, origin, "list")
     const = Const(_scalar(file, node), origin)
-    return Option(f"{name} in {file.module.name}", const, origin, HOW, isinstance(const.value, bool))
+    return Option(f"{name} in {file.module.name}", const, origin, FROM_FILE, isinstance(const.value, bool))
 
 
 def _scalar(file: ConfigFile, node: Any) -> Any:
@@ -172,7 +158,7 @@ def _resolved(value: Value, top: Value, depth: int = 4) -> Value:
 def _parsed(interp: Interpreter, path: Path) -> ConfigFile | None:
     """A file of the project; None for what is none, or no mapping."""
     if path in interp.configs:
-        return interp.configs[path]
+        return interp.configs[path]  # type: ignore[no-any-return]
     import yaml
 
     interp.configs[path] = None
@@ -186,8 +172,9 @@ def _parsed(interp: Interpreter, path: Path) -> ConfigFile | None:
         return None
     if isinstance(top, yaml.MappingNode):
         module = ModuleFile(path, path.name, text, ast.Module([], []))
-        interp.configs[path] = ConfigFile(module, loader, top, text.split("\n"))
-    return interp.configs[path]
+        interp.configs[path] = found = ConfigFile(module, loader, top, text.split("\n"))
+        return found
+    return None
 
 
 def _named(interp: Interpreter, value: Value | None, node: ast.AST | None, depth: int = 3) -> Iterator[str]:
@@ -247,10 +234,10 @@ def _fitting(interp: Interpreter, files: list[Path], words: AbstractSet[str]) ->
     return best
 
 
-def load(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+def load_file(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``OmegaConf.load(path)``, ``yaml.safe_load(file)``, ``json.load(file)``."""
     file = _chosen(interp, next(iter([*arguments.positions, *arguments.keywords.values()]), None))
-    otherwise = externals.call_unknown(interp, qualname, arguments, node)
+    otherwise = call_unknown(interp, qualname, arguments, node)
     return _of_file(interp, file) if file is not None else otherwise
 
 
@@ -265,19 +252,19 @@ def _of_file(interp: Interpreter, file: ConfigFile) -> Value:
 def given_by_hydra(interp: Interpreter, function: Function) -> Arguments:
     """What ``@hydra.main(config_path=..., config_name=...)`` calls a function with."""
     for node in getattr(function.node, "decorator_list", ()):
-        if not isinstance(node, ast.Call):
-            continue
-        callee = calls.default_value(interp, function, node.func)
-        if isinstance(callee, External) and callee.qualname == _MAIN:
+        callee = default_value(interp, function, node.func) if isinstance(node, ast.Call) else None
+        if isinstance(callee, External) and callee.qualname == "hydra.main":
             told = {each.arg: each.value for each in node.keywords if each.arg}
             told |= dict(zip(("config_path", "config_name"), node.args, strict=False))
             path, name = told.get("config_path"), told.get("config_name")
-            known = imports.text_of(calls.default_value(interp, function, path)) if path is not None else "."
-            text = imports.text_of(calls.default_value(interp, function, name)) if name is not None else None
-            value = _composed(interp, function.module.folder / known, text) if known is not None else None
-            value = value or (_any_of(interp, function.module.folder / known) if known is not None else None)
+            known = text_of(default_value(interp, function, path)) if path is not None else "."
+            text = text_of(default_value(interp, function, name)) if name is not None else None
+            value: Value | None = None
+            if known is not None:
+                folder = function.module.folder / known
+                value = _composed(interp, folder, text) or _any_of(interp, folder)
             value = value or _composed_somewhere(interp, text, path)
-            return calls.positional(value) if value is not None else Arguments()
+            return positional(value) if value is not None else Arguments()
     return Arguments()
 
 
@@ -354,10 +341,10 @@ def _defaults(items: list[Value]) -> Iterator[tuple[str | None, str]]:
     for item in items:
         if isinstance(item, Mapping):
             for key, entry in item.entries.items():
-                choice = imports.text_of(entry.value)
+                choice = text_of(entry.value)
                 if isinstance(key, str) and choice is not None and "${" not in choice:
                     yield key.removeprefix("optional ").removeprefix("override "), choice
-        elif (alone := imports.text_of(item)) is not None:
+        elif (alone := text_of(item)) is not None:
             yield None, alone
 
 
@@ -369,180 +356,140 @@ def _merge(interp: Interpreter, into: Mapping, other: Mapping, package: list[str
             entry = into.entries[word] = Entry(Mapping(interp.control), True)
         assert isinstance(entry.value, Mapping)
         into = entry.value
-    if either:
-        for key, entry in other.entries.items():
-            known = into.entries.get(key)
-            into.entries[key] = Entry(join(known.value if known else None, entry.value) or UNKNOWN, True, entry.origin)
-    else:
-        overlay(into, other)
-
-
-def overlay(into: Mapping, other: Mapping) -> None:
-    """Merge sections as OmegaConf does: those below one name go together."""
-    for key, entry in other.entries.items():
+    for key, entry in other.entries.items() if either else ():
         known = into.entries.get(key)
+        into.entries[key] = Entry(join(known.value if known else None, entry.value) or UNKNOWN, True, entry.origin)
+    if not either:
+        merged = _overlaid(into, other)
+        into.entries, into.origin, into.open = merged.entries, merged.origin, merged.open
+
+
+def _overlaid(first: Mapping, second: Mapping) -> Mapping:
+    """Sections merged as OmegaConf does: those below one name go together."""
+    entries = dict(first.entries)
+    for key, entry in second.entries.items():
+        known = entries.get(key)
         if known is not None and isinstance(known.value, Mapping) and isinstance(entry.value, Mapping):
-            overlay(known.value, entry.value)
-        else:
-            into.entries[key] = entry
-    into.origin = into.origin or other.origin
-    into.open = into.open or other.open
+            entry = Entry(_overlaid(known.value, entry.value), entry.must, entry.origin)  # noqa: PLW2901
+        entries[key] = entry
+    return Mapping(first.made_at, first.origin or second.origin, entries, first.open or second.open)
 
 
-def compose(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    """``hydra.compose(config_name=...)``; the folder is the one that has such a file."""
-    name = arguments.get("config_name", 0)
-    text = imports.text_of(name.value) if name is not None else None
-    return _composed_somewhere(interp, text, None) or externals.call_unknown(interp, qualname, arguments, node)
-
-
-def merge(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+def _merge_sections(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``OmegaConf.merge(a, b)``."""
-    values = [passed.value for passed in arguments.positions]
-    sections = [each for each in values if isinstance(each, Mapping)]
-    if not sections:
-        return values[0] if values else UNKNOWN
-    merged = Mapping(interp.control)
-    for each in sections:
-        overlay(merged, copied(each))
-    merged.open = len(sections) < len(values)
-    return merged
-
-
-def copied(mapping: Mapping) -> Mapping:
-    entries = {
-        key: Entry(copied(entry.value) if isinstance(entry.value, Mapping) else entry.value, entry.must, entry.origin)
-        for key, entry in mapping.entries.items()
-    }
-    return Mapping(mapping.made_at, mapping.origin, entries, mapping.open, mapping.element)
+    sections = [passed.value for passed in arguments.positions if isinstance(passed.value, Mapping)]
+    merged = reduce(_overlaid, sections, Mapping(interp.control))
+    merged.open = len(sections) < len(arguments.positions)
+    return merged if sections else arguments.at(0) or UNKNOWN
 
 
 # --- what a configuration names ---------------------------------------------------------------------------------------
 
 
-def lookup(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+def _lookup(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``hydra.utils.get_class("a.b.C")``: of a text that is known."""
-    given = next(iter(arguments.positions), None) or next(iter(arguments.keywords.values()), None)
-    found = join_all(
-        resolve(interp, text) for member in members(given.value if given else None) if (text := imports.text_of(member))
-    )
-    return found or externals.call_unknown(interp, qualname, arguments, node)
+    given = members(next(iter(arguments.values()), None))
+    found = join_all(resolve(interp, text) for member in given if (text := text_of(member)))
+    return found or call_unknown(interp, qualname, arguments, node)
 
 
 def resolve(interp: Interpreter, name: str) -> Value:
     """The module, class or function of a dotted name."""
     parts = name.split(".")
     here = interp.frame.module
-    for count in range(len(parts), 0, -1):
-        module = imports.find(interp, ".".join(parts[:count]), here) if name.strip(".") else None
-        if module is None:
-            continue
-        value: Value = ModuleValue(module)
-        for part in parts[count:]:
-            value = access.read_attribute(interp, value, part, here.tree)
-        return value
+    for count in range(len(parts), 0, -1) if name.strip(".") else ():
+        module = find(interp, ".".join(parts[:count]), here)
+        if module is not None:
+            value: Value = ModuleValue(module)
+            for part in parts[count:]:
+                value = read_attribute(interp, value, part, here.tree)
+            return value
     return External(libraries.canonical(name))
 
 
-def instantiate(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+def _instantiate(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``hydra.utils.instantiate(cfg.model, ...)``: what ``_target_`` names, made of what stands beside it."""
-    config = arguments.get("config", 0)
-    given = Arguments(
-        arguments.positions[1:],
-        {name: each for name, each in arguments.keywords.items() if name not in ("config", *_CONTROLS)},
-        arguments.open,
-        arguments.star,
-        arguments.rest,
-    )
-    partial = arguments.keywords.get("_partial_")
-    found = join_all(
-        _made(interp, member, given, node, partial is not None, 6)
-        for member in members(config.value if config is not None else None)
-    )
-    return found or externals.call_unknown(interp, qualname, arguments, node)
+    config = arguments.value("config", 0)
+    given = arguments.rest_of()
+    given.keywords = {
+        name: each for name, each in given.keywords.items() if name not in ("config", *NAMES["config_controls"])
+    }
+    partial = "_partial_" in arguments.keywords
+    found = join_all(_made(interp, member, given, node, partial) for member in members(config))
+    return found or call_unknown(interp, qualname, arguments, node)
 
 
 def _made(  # noqa: PLR0913
-    interp: Interpreter, value: Value, given: Arguments, node: ast.AST, partial: bool, depth: int
+    interp: Interpreter, value: Value, given: Arguments, node: ast.AST, partial: bool = False, depth: int = 6
 ) -> Value | None:
+    def inner(each: Value) -> Value:
+        return _made(interp, each, Arguments(), node, False, depth - 1) or each
+
     if type(value) is Sequence and value.items is not None:
-        return Sequence(
-            [_made(interp, each, Arguments(), node, False, depth - 1) or each for each in value.items],
-            interp.control,
-            None,
-            "list",
-        )
+        return Sequence([inner(each) for each in value.items], interp.control, None, "list")
     if not isinstance(value, Mapping) or not depth:
         return None
-    target = value.entries.get("_target_") or value.entries.get("class_path")
-    below = value.entries.get("init_args")
-    if target is not None and below is not None and isinstance(below.value, Mapping):
-        value = Mapping(value.made_at, value.origin, {**below.value.entries, "_target_": target})
+    entries = value.entries
+    target = entries.get("_target_") or entries.get("class_path")
+    below = entries.get("init_args")
+    if below is not None and isinstance(below.value, Mapping):
+        entries = below.value.entries
     deep = value.entries.get("_recursive_")
+    is_flat = deep is not None and _is_off(deep.value)
     parts = {
-        key: entry
-        if deep is not None and _is_off(deep.value)
-        else Entry(_made(interp, entry.value, Arguments(), node, False, depth - 1) or entry.value, True, entry.origin)
-        for key, entry in value.entries.items()
-        if key not in _CONTROLS
+        key: entry if is_flat else Entry(inner(entry.value), True, entry.origin)
+        for key, entry in entries.items()
+        if key not in NAMES["config_controls"]
     }
     if target is None:
         return Mapping(value.made_at, value.origin, parts, value.open, value.element)
-    name = imports.text_of(target.value)
+    name = text_of(target.value)
     if name is None or (below is not None and libraries.kind_of(name) in ("optimizer", "scheduler")):
         return None  # the module makes it, of its weights
     told = Arguments(given.positions, {**_keywords(parts), **given.keywords}, given.open, given.star, given.rest)
     if partial or "_partial_" in value.entries:
         return Partial(resolve(interp, name), told)
-    return calls.call(interp, resolve(interp, name), told, node)
+    return interp.call(resolve(interp, name), told, node)
 
 
 # --- Lightning's command line -----------------------------------------------------------------------------------------
-
-COMMAND_LINES = libraries.words(
-    """
-    lightning.pytorch.cli.LightningCLI pytorch_lightning.cli.LightningCLI pytorch_lightning.utilities.cli.LightningCLI
-    """
-)
-_SECTIONS = libraries.words("trainer model data fit seed_everything optimizer lr_scheduler ckpt_path")
 
 
 def command_line(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Made:
     """``LightningCLI(Model, Data)``, which makes both and a trainer as a file says, and has it train."""
     made = interp.make(qualname, "command line", arguments, node)
-    file = _fitting(interp, [each for each in interp.config_paths if each.suffix != ".json"], _SECTIONS)
+    file = _fitting(
+        interp, [each for each in interp.config_paths if each.suffix != ".json"], NAMES["lightning_sections"]
+    )
     told = _of_file(interp, file) if file is not None and {"trainer", "model", "fit"} & {*file.keys()} else None
     sections = dict(told.entries) if isinstance(told, Mapping) else {}
     if "fit" in sections and isinstance(sections["fit"].value, Mapping):
         sections |= sections["fit"].value.entries
     objects = {
-        name: _section(interp, sections.get(section), arguments.get(cls, position), node)
-        for name, section, cls, position in (
-            ("model", "model", "model_class", 0),
-            ("datamodule", "data", "datamodule_class", 1),
-        )
+        "model": _section(interp, sections.get("model"), arguments.value("model_class", 0), node),
+        "datamodule": _section(interp, sections.get("data"), arguments.value("datamodule_class", 1), node),
     }
     entries = sections["trainer"].value if "trainer" in sections else None
     given = Arguments([], _keywords(entries.entries) if isinstance(entries, Mapping) else {})
     package = "lightning.pytorch" if qualname.startswith("lightning.") else "pytorch_lightning"
     trainer = interp.make(f"{package}.Trainer", "trainer", given, node)
     made.attributes.update({"trainer": trainer, **objects})
-    run = arguments.keywords.get("run")
-    if run is None or not _is_off(run.value):
+    run = arguments.value("run")
+    if run is None or not _is_off(run):
         passed = Arguments([], {name: Passed(value) for name, value in objects.items()})
-        methods.call_method(interp, trainer, "fit", passed, node)
+        interp.call(Method(trainer, "fit"), passed, node)
     return made
 
 
-def _section(interp: Interpreter, section: Entry | None, cls: Passed | None, node: ast.AST) -> Value:
+def _section(interp: Interpreter, section: Entry | None, cls: Value | None, node: ast.AST) -> Value:
     """The object of a section: of the class that it names, else of the one that the program does."""
     value = section.value if section is not None else None
-    told = _made(interp, value, Arguments(), node, False, 6) if value is not None else None
+    told = _made(interp, value, Arguments(), node) if value is not None else None
     if isinstance(value, Mapping) and "class_path" in value.entries:
         return told or UNKNOWN
     keywords = _keywords(told.entries) if isinstance(told, Mapping) else {}
-    classes = [each for each in members(cls.value if cls is not None else None) if isinstance(each, Class)]
-    made = (calls.call(interp, each, Arguments([], keywords, open=True), node) for each in classes)
+    classes = [each for each in members(cls) if isinstance(each, Class)]
+    made = (interp.call(each, Arguments([], keywords, open=True), node) for each in classes)
     return join_all(made) or interp.opaque("<section>", "call", node)
 
 
@@ -560,11 +507,10 @@ def _is_off(value: Value) -> bool:
     return type(default) is Const and default.value is False
 
 
-HANDLERS: dict[str, Callable[[Interpreter, str, Arguments, ast.AST], Value]] = {
-    **dict.fromkeys(LOADS, load),
-    **dict.fromkeys(_INSTANTIATE, instantiate),
-    **dict.fromkeys(_LOOKUPS, lookup),
-    **dict.fromkeys(COMMAND_LINES, command_line),
-    _COMPOSE: compose,
-    "omegaconf.OmegaConf.merge": merge,
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(NAMES["config_loads"], load_file),
+    **dict.fromkeys(NAMES["instantiate"], _instantiate),
+    **dict.fromkeys(NAMES["lookups"], _lookup),
+    **dict.fromkeys(NAMES["lightning_cli"], command_line),
+    "omegaconf.OmegaConf.merge": _merge_sections,
 }

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from turbofix.dataflow.facts import settled
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import (
     Bound,
     Class,
@@ -24,7 +25,6 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import WEIGHED, words
 from turbofix.regex import regex
 from turbofix.source.names import body_of, dotted, parameters, stores

@@ -9,6 +9,7 @@ from dataclasses import replace
 from turbofix.dataflow.facts import settled, unwrapped
 from turbofix.dataflow.provenance import argument_from, bound_arguments
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.tensors import device_meant
 from turbofix.domain.trace import Arguments, Event, Passed
 from turbofix.domain.values import (
@@ -28,7 +29,6 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import loader_parameters
 from turbofix.source.names import dotted, loaded, targets, written
 from turbofix.source.nodes import walk

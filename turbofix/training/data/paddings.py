@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 
 from turbofix.dataflow.facts import Frame, constants
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Bound, Function, Instance, Made, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every, kept

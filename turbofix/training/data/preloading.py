@@ -10,9 +10,9 @@ from pathlib import Path
 
 from turbofix.dataflow.facts import settled
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Function, Instance, Made, Sequence, Value, flatten, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.names import dotted, targets

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.placements import is_none
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord, Passed
 from turbofix.domain.values import Bound, Const, External, Function, Made, Partial, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.rows import is_sized_by_data
 from turbofix.library.tables import words
 from turbofix.source.answers import once_per_node

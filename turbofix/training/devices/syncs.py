@@ -18,6 +18,7 @@ from turbofix.dataflow.provenance import argument_of
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.uses import Use
 from turbofix.domain.scopes import Frame as Executed
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.tensors import is_scalar
 from turbofix.domain.trace import Event, Passed
 from turbofix.domain.values import (
@@ -38,7 +39,6 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import once_per_node
 from turbofix.source.names import dotted, loaded, targets, walk_here
 from turbofix.source.nodes import walk

@@ -14,10 +14,10 @@ from functools import lru_cache
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.placements import is_none
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Made, Opaque, Tensor, Value, flatten, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every, everything, once_per_node, parents_in

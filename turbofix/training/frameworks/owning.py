@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Class, External, Instance, Made, Tensor, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import rows_of
 from turbofix.training.model import Framework
 

@@ -10,9 +10,9 @@ from turbofix.dataflow.facts import settled
 from turbofix.dataflow.placements import is_none
 from turbofix.dataflow.provenance import argument_from, reads_in
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Arguments, Passed
 from turbofix.domain.values import Class, Const, External, Function, Instance, Made, Sequence, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.names import is_main_test
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS

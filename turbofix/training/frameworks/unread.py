@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from turbofix.dataflow.facts import settled
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Namespace, Option, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import everything
 from turbofix.source.names import names_of, parameters
 from turbofix.training.model import ABSENT, Argument

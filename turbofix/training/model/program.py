@@ -219,7 +219,6 @@ class TrainingProgram:
     distributed: bool = False  # torch.distributed is initialised somewhere
     processes: bool = False  # starts processes of its own (Hogwild, mp.spawn)
     incomplete_because: str | None = None
-    entered: bool = False  # what trains is called from code that was not followed
     unfollowed: tuple[str, ...] = ()  # where nothing trains: sentences on what may, and was not followed
     libraries: frozenset[str] = (
         frozenset()

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Const, Made, Opaque, Option, Tensor, Unknown, Value
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.answers import every

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Made
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import every, parents_in
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk

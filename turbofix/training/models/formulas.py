@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.reaching import readers
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Made, Option, Sequence, Tensor, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.answers import every, kept, once_per_node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from turbofix.dataflow.questions import Analysis
-from turbofix.interpreter.execution import ModuleFile
+from turbofix.domain.scopes import ModuleFile
 from turbofix.source.answers import every
 from turbofix.source.names import reads_of
 

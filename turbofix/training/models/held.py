@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Class, Const, Instance, Value, members
-from turbofix.interpreter.execution import ModuleFile
 
 
 def classes_of(analysis: Analysis) -> dict[ast.AST, list[Instance]]:

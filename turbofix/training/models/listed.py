@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Tensor, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.source.answers import parents_in
 from turbofix.source.names import dotted

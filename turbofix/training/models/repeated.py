@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from turbofix.interpreter.execution import ModuleFile
+from turbofix.domain.scopes import ModuleFile
 from turbofix.library.tables import FROM_HOST, words
 from turbofix.source.answers import once_per_node, parents_in
 from turbofix.source.nodes import walk

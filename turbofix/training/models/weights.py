@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Made
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, reads_of

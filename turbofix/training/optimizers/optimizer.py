@@ -9,6 +9,7 @@ from turbofix.dataflow.exports import called_outside
 from turbofix.dataflow.placements import UNKNOWN_PLACE
 from turbofix.dataflow.provenance import argument_from, bound_arguments
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import (
     Const,
@@ -23,7 +24,6 @@ from turbofix.domain.values import (
     flatten,
     members,
 )
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import parameters_of
 from turbofix.regex import regex
 from turbofix.source.names import dotted, is_main_test, parameters

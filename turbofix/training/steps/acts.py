@@ -12,7 +12,7 @@ from turbofix.dataflow.guards import ORDER
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event, Passed
 from turbofix.domain.values import Const, Instance, Made, Opaque, Tensor, Union, Value, members
-from turbofix.interpreter.calls import is_module
+from turbofix.interpreter.definitions import is_module
 from turbofix.regex import regex
 from turbofix.source.site import Site
 from turbofix.training.model import ALWAYS, Act, Guard

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.reaching import readers
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Const, Instance, Made, Option, Tensor, Value, flatten, members
 from turbofix.domain.values import Sequence as Values
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.rows import cuts_graph
 from turbofix.records import dataclass
 from turbofix.regex import regex

@@ -7,9 +7,9 @@ import itertools
 
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import DEAD_ENDS
 from turbofix.source.places import LOOPS
 from turbofix.source.site import Site

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from turbofix.dataflow.facts import Frame, unwrapped
 from turbofix.dataflow.placements import UNKNOWN_PLACE
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Iterated, Made, Mapping, Opaque, Sequence, Tensor, Unknown, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.answers import once_per_node
 from turbofix.source.names import body_of, names_of
 from turbofix.source.nodes import walk

@@ -6,9 +6,9 @@ import ast
 
 from turbofix.dataflow.facts import unwrapped
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
 from turbofix.domain.values import Instance, Iterated, Made, Sequence, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import BARS
 from turbofix.source.names import dotted, loaded, stored
 from turbofix.source.nodes import walk

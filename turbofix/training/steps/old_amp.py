@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from turbofix.dataflow.exports import takers, takers_outside
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import Made, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.answers import every

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Made, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import words
 from turbofix.regex import regex
 from turbofix.source.names import dotted, loads

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.tensors import tensors_in
 from turbofix.domain.trace import Control, Event
 from turbofix.domain.values import Const, External, Made, Sequence, Tensor, Value, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import is_product, unfit_for_half
 from turbofix.records import dataclass
 from turbofix.source.names import dotted, loaded, reads_of, stored, walk_here

@@ -9,9 +9,9 @@ import ast
 from dataclasses import replace
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Instance, Iterated, Made, Value, flatten, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.lasting import cut_size, iterations, passes

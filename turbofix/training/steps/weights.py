@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Made, Opaque, Tensor, Value, flatten, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.regex import regex
 from turbofix.source.names import dotted, loads
 from turbofix.source.wording import Wording

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import is_off
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Arguments, Event, Passed
 from turbofix.domain.values import Const, Instance, Option, Tensor, Value, flatten, members
 from turbofix.findings import InPlace
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import CLIPS, kind_of, rows_of
 from turbofix.records import dataclass
 from turbofix.regex import regex

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import SHOWING_METHODS, rows_of, words
 from turbofix.source.answers import every, parents_in
 from turbofix.source.names import walk_here

@@ -14,10 +14,10 @@ from functools import cache, partial
 from typing import Any, NamedTuple, TypeGuard
 
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.tensors import is_scalar
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Host, Instance, Made, ModuleValue, Opaque, Tensor, members
-from turbofix.interpreter.execution import ModuleFile
 from turbofix.library.tables import dropped, rows_of, words
 from turbofix.source.answers import every, once_per_node
 from turbofix.source.names import dotted

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from turbofix.dataflow.guards import modulo_of
 from turbofix.dataflow.questions import Analysis
-from turbofix.interpreter.execution import ModuleFile
+from turbofix.domain.scopes import ModuleFile
 from turbofix.library.tables import LOGGING_METHODS, SHOWING_METHODS, words
 from turbofix.source.answers import every, once_per_node, parents_in
 from turbofix.source.names import body_of, default_of, dotted, parameters, walk_here
