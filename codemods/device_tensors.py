@@ -19,11 +19,9 @@ Use instead
             noise = torch.randn(images.size(0), 100, device="cuda")
 
     What is copied is followed back through names and functions to the calls that fill memory of the host. A function
-    that returns it gets a parameter ``device=None``. What numpy makes of numbers (``np.triu``, ``np.tile``) torch
-    makes. Where ``if use_cuda:`` decides over the copy, it chooses: ``device="cuda" if use_cuda else "cpu"``.
-    A tensor that an object keeps on the host, and that is copied whenever it is read, stays on the device from its
-    first copy on. What a loop copies alike in every round (``torch.tensor(rows).to(device)``) is copied once, in front
-    of it. ``x[range(n), labels]`` is indexed with a range of the device.
+    that returns it gets a parameter ``device=None``.
+    Where ``if use_cuda:`` decides over the copy, it chooses: ``device="cuda" if use_cuda else "cpu"``.
+    ``x[range(n), labels]`` is indexed with a range of the device.
 
 When refused
     Nothing is said of set-up code. It is refused
@@ -47,12 +45,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import ALL_MOVED, ON_GPU, READ_WHOLE, Assumption
+from turbofix.assumptions import ALL_MOVED, ON_GPU, Assumption
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.training.evidence import of_device, of_loop
-from turbofix.training.model import Creation, Evaluation, Guard, MovedAgain, Placement, Step, TrainingProgram
+from turbofix.training.model import Creation, Evaluation, Guard, Placement, Step, TrainingProgram
 
 from ._listed import made_at_once
 from ._loaders import ONCE, is_once
@@ -63,7 +61,7 @@ codemod = Codemod(
     group="sync",
     risk=Risk.EXACT,
     known_as=("tensors made on the device",),
-    assumes=(ON_GPU, ALL_MOVED, READ_WHOLE),
+    assumes=(ON_GPU, ALL_MOVED),
 )
 
 OFTEN = 10
@@ -113,15 +111,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     worth=Worth.SMALL if seldom or made.switch.off or isinstance(loop, Evaluation) else None,
                 )
     yield from made_at_once(codemod, program, ON_GPU)
-    for again in program.moved_again:
-        goes = goes_there(program, again.to)
-        if goes is not None and again.site not in told and not is_seldom(again.guard, kept=True):
-            told.add(again.site)
-            lies = f"`{again.name}` lies on the host, and is copied to the GPU whenever it is read"
-            same = "the same numbers are copied from the host to the GPU in every round of this loop"
-            message, seen = same if again.alike else lies, of_device(again.to, again.site)
-            assumes = (*goes, READ_WHOLE if again.alike else ALL_MOVED)
-            yield codemod.finding(again.site, message, plan=again, evidence=seen, assumes=assumes)
 
 
 def goes_there(program: TrainingProgram, to: Placement) -> tuple[Assumption, ...] | None:
@@ -141,15 +130,6 @@ def is_seldom(guard: Guard, *, kept: bool = False) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Tell the call the device, and take the copy away."""
     plan = finding.plan
-    if isinstance(plan, MovedAgain):
-        if plan.alike:
-            name = edit.free_name(plan.name, plan.statement)
-            edit.before(plan.statement, f"{name} = {plan.told}")
-            edit.replace(plan.site, name)
-            return
-        edit.before(plan.statement, f"{plan.name} = {plan.name}.{plan.told}")
-        edit.cut(plan.site, plan.moved)
-        return
     assert isinstance(plan, Creation)
     for call in plan.calls:
         device = "device" if call.inside else device_of(edit, plan, call.site)
@@ -162,8 +142,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     for helper in plan.helpers:
         edit.parameter(helper.function, "device=None", helper.beside)
         edit.argument(helper.call, "device", device_of(edit, plan, helper.call))
-    for site in plan.needless:
-        edit.delete(site)
     if plan.unused is not None:
         edit.delete(plan.unused)
     elif plan.moved is not None:

@@ -42,11 +42,11 @@ from turbofix.training.data.lasting import cut_size, iterations, passes
 from turbofix.training.data.loaders import loader_sites, loaders, with_use
 from turbofix.training.data.paddings import paddings
 from turbofix.training.data.preloading import preloads
-from turbofix.training.data.rebuilt import copied_alike, first_batches, rebuilts
+from turbofix.training.data.rebuilt import first_batches, rebuilts
 from turbofix.training.data.same_items import built_again, same_items
 from turbofix.training.data.shapes import resized
 from turbofix.training.devices.chosen import held_back
-from turbofix.training.devices.factories import creations, creations_in_passes, moved_again
+from turbofix.training.devices.factories import creations, creations_in_passes
 from turbofix.training.devices.syncs import leaks, syncs_and_shows
 from turbofix.training.devices.transfers import transfers
 from turbofix.training.devices.unplaced import unplaced
@@ -199,7 +199,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         old_names=old_names(analysis),
         scalings=scalings(analysis),
         creations=creations_in_passes(analysis) if trains and not steps else (),
-        moved_again=(*moved_again(analysis, steps), *copied_alike(analysis, steps)) if trains else (),
         averagings=averagings(analysis, steps),
         repeated=repeated(analysis, steps, read)
         if framework is Framework.PYTORCH

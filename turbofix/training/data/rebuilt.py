@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 
 from turbofix.dataflow.guards import globals_written
@@ -11,7 +10,7 @@ from turbofix.dataflow.mutation import change_of
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Made, Sequence, Tensor, members
-from turbofix.library.tables import FROM_HOST, words
+from turbofix.library.tables import words
 from turbofix.records import dataclass
 from turbofix.source.names import dotted, loads, names_of, stores
 from turbofix.source.nodes import walk
@@ -19,7 +18,7 @@ from turbofix.source.places import LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.datasets import IN_MEMORY
 from turbofix.training.data.loaders import loader_sites, started_anew
-from turbofix.training.model import MovedAgain, Rebuilt, Step
+from turbofix.training.model import Rebuilt
 
 _HOLDING = frozenset(
     f"torch.utils.data.{name}"
@@ -67,52 +66,6 @@ def rebuilts(analysis: Analysis) -> tuple[Rebuilt, ...]:
     used = {site for each in found if each is not None for site in each.statements[:-1]}
     kept = [each for each in found if each is not None and each.statements[-1] not in used]
     return tuple(sorted(kept, key=lambda each: each.site))
-
-
-def copied_alike(analysis: Analysis, steps: Iterable[Step]) -> Iterator[MovedAgain]:
-    """Numbers of the host that a training loop copies to a GPU in every round, and that stay what they are."""
-    facts, places = analysis.facts, analysis.facts.places
-    training = {step.loop.site for step in steps}
-    for event in facts.of("transfer") if training else ():
-        node, module, frames = event.node, event.module, facts.frames(event)
-        if event.name not in _MOVES or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            continue
-        around: list[ast.AST] = []
-        for each in frames[-1].loops[::-1] if frames and _is_of_host(analysis, event, node.func.value) else ():
-            if not _is_alike(analysis, node, each, event):
-                break
-            around.append(each)
-        if training & {places.site(each, module) for each in around}:
-            inside = (each for call in _calls(node.func.value) for one in call.args for each in walk(one))
-            read = [each.id for each in (node.func.value, *inside) if isinstance(each, ast.Name)]
-            name = f"{read[0]}_on_device" if read else "constants"
-            site, loop, to = facts.site(event), places.site(around[-1], module), analysis.devices.of_transfer(event)
-            yield MovedAgain(site, site, name, places.text(node, module), loop, to, alike=True)
-
-
-def _is_of_host(analysis: Analysis, event: Event, node: ast.expr) -> bool:
-    """Whether it is a tensor on the host, or made there of what the host holds."""
-    if isinstance(node, ast.Name):
-        return all(isinstance(each, Tensor) and each.device == "cpu" for each in members(event.receiver))
-    made = [{each.name for each in analysis.facts.at(call) if each.kind != "transfer"} for call in _calls(node)]
-    known = {f"torch.{each}" for each in FROM_HOST} | {f"Tensor.{each}" for each in ("float", "long", "unsqueeze")}
-    return bool(made) and all(names and names <= known for names in made)
-
-
-def _is_alike(analysis: Analysis, node: ast.Call, loop: ast.AST, event: Event) -> bool:
-    """Whether each round of a loop computes an expression, and has the same result, which nothing changes in place."""
-    frames, statement = analysis.facts.frames(event), analysis.facts.places.statement(node, event.module)
-    names = list(loads(node))
-    heads = "|".join({each.id for each in walk(node.func) if isinstance(each, ast.Name)} or " ")
-    learned = re.compile(rf"\b(?:{heads})(?:\b[^=\n]*=.*(?:requires_grad|Parameter\()|\.requires_grad)")
-    if any(_begins(dotted(each) or "", stored) for each in names for stored, _ in stores(loop)):
-        return False
-    always = analysis.guards.guard(event, loop).kind == "always" and not learned.search(event.module.text)
-    if not always or any(analysis.guards.counts(each, frames, loop) for each in names):
-        return False
-    given = getattr(statement, "targets", []) if getattr(statement, "value", None) is node else []
-    held = [each for each in (*names, *given) if isinstance(each, (ast.Name, ast.Attribute))]
-    return _change(analysis, loop, node, held, event) is None
 
 
 def first_batches(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[tuple[Site, Site], ...]:

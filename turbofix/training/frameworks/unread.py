@@ -42,7 +42,7 @@ def _option(analysis: Analysis, event: Event) -> Argument:
     places: list[tuple[ast.AST, dict[str, Value]]] = [(event.module.tree, event.module.scope.names)]
     if frame.opener is not None and frame.scope is not event.module.tree and frame.opener in analysis.execution.scopes:
         places.insert(0, (frame.scope, analysis.execution.scopes[frame.opener].names))
-    given = {each.arg: analysis.facts.parameter(each.arg, frames) for each in parameters(frame.scope)}
+    given = {each.arg: analysis.facts.named(each.arg, frame.scope, frame) for each in parameters(frame.scope)}
     places.insert(0, (frame.scope, {name: value for name, value in given.items() if value is not None}))
     for scope, names in places:
         for name, value in sorted(names.items()):

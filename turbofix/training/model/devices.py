@@ -81,28 +81,9 @@ class Creation:
     unsure: bool = False
     meets: bool = False
     unused: Site | None = None
-    needless: tuple[Site, ...] = ()  # statements whose values `calls` hold
     helpers: tuple[Helper, ...] = ()
     only_if: str | None = None
     why_not: str | None = None
-
-
-@dataclass(frozen=True)
-class MovedAgain:
-    """A tensor that an object keeps on the host, and that a training copies to a GPU whenever it is read.
-
-    ``site`` is the copy of ``moved`` (the attribute ``name``, or a part of it), in ``statement``; ``told`` is how the
-    copy is called, and with what. ``alike``: all rounds of the loop ``statement`` compute ``told``, to be ``name``.
-    """
-
-    site: Site
-    moved: Site
-    name: str
-    told: str
-    statement: Site
-    to: Placement
-    guard: Guard = ALWAYS
-    alike: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,14 +226,12 @@ class Unplaced:
     """What brings a training that knows of no device to a GPU, or the first thing (``hazard``) that is in the way.
 
     ``models`` are the constructions of all models that its loops call, ``batches`` what these read, ``moves`` the
-    other expressions. The device is chosen in front of the statement ``before``, where all of it stands in one
-    function or file's top level, else behind the import ``after``.
+    other expressions. The device is chosen behind the import ``after``.
     """
 
     models: tuple[Site, ...]
     batches: tuple[Batch, ...] = ()
     moves: tuple[Moved, ...] = ()
-    before: Site | None = None
     after: Site | None = None
     hazard: Hazard | None = None
 
@@ -268,6 +247,5 @@ class Held:
     site: Site
     wanted: str | None
     option: str | None = None
-    comments: tuple[str, ...] = ()
     quoted: bool = False
     inner: bool = False

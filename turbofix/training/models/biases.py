@@ -86,7 +86,7 @@ class _Made:
     def values(self, node: ast.expr, module: ModuleFile) -> list[Value]:
         """All that an expression was, wherever it was executed."""
         scope = self.analysis.facts.places.scope(node, module)
-        frames = self.analysis.flow.frames_of(scope)
+        frames = self.analysis.facts.executions(scope)
         return [each for frame in frames for each in members(frame.values.get(node))]
 
     def pairs(self, run: list[ast.expr], module: ModuleFile) -> Iterator[tuple[ast.Call, ast.expr]]:
