@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from turbofix.assumptions import Assumption
 from turbofix.editing.edit import Edit
 from turbofix.findings import Gain, Site
+from turbofix.source.names import dotted, walk_here
+from turbofix.source.nodes import walk
 from turbofix.training.model import Evaluation, Guard, Loader, Look, Show, Step, Sync, TrainingProgram
 
 from ._frameworks import LEFT, NAMES
@@ -123,22 +125,18 @@ def why_it_stays(sync: Sync) -> str | None:
         return "its value decides what the program does next"
     if sync.use == "returned":
         return "the number is returned to the caller in every step"
-    if sync.unread and not sync.forgotten:
-        return "nothing reads the list that it is stored in"
     if sync.how == "metric":
         return "the metric that takes it keeps it on the host"
     if sync.use == "other" or sync.how in ("bool", "data", "other"):
         return "the number is used for more than a sum or a message"
     if sync.plain and sync.use != "shown":
         return f"`{one_line(sync.of_text)}` may be a plain number, which has no tensor's methods"
-    if sync.use in ("summed", "meter") and sync.how in ("cpu", "numpy") and not sync.scalar:
+    if sync.use == "summed" and sync.how in ("cpu", "numpy") and not sync.scalar:
         return "the tensor is copied to the host whole"
     if sync.use == "summed" and (sync.accumulator is None or not sync.accumulator.simple):
         reason = sync.accumulator.why_not_simple if sync.accumulator is not None else "where it is summed is not known"
         name = sync.accumulator.text if sync.accumulator is not None else "the sum"
         return f"`{name}` cannot become a tensor: {reason}"
-    if sync.use == "meter" and (sync.meter is None or sync.meter.computes_only is None):
-        return "the object that takes the value does more with it than a tensor survives"
     if sync.use == "shown":
         return why_shown(sync.show, sync.guard) if sync.show is not None else "where it is shown is not known"
     return None
@@ -148,10 +146,8 @@ def why_shown(show: Show, guard: Guard) -> str | None:
     """Why a message cannot be shown less often."""
     if guard.kind == "every_n":
         where = f" on line {guard.tests[-1].line}" if guard.tests else ""
-        return f"the interval of its guard{where} is {guard.every}, so that every step passes"
-    if not show.alone:
-        return "the call that shows it may do more than that"
-    return None
+        return f"the interval of its guard{where} is {guard.every}, so that every step passes: raise it"
+    return None if show.alone else "the call that shows it may do more than that"
 
 
 def shows_in(loop: BatchLoop, waiting: tuple[Sync, ...]) -> tuple[Show, ...]:
@@ -190,6 +186,57 @@ def batches(loader: Loader | None) -> int | None:
         return loader.dataset.length
     value = size.values[0] if size.known and len(size.values) == 1 else None
     return -(-loader.dataset.length // value) if isinstance(value, int) and value > 0 else None
+
+
+# --- what changes a tensor in place ----------------------------------------------------------------------------------
+
+COLLECTIVES = frozenset(("all_reduce", "broadcast", "reduce"))
+"""Functions of ``torch.distributed``, and methods of Fabric, that write into the tensor that they are given."""
+
+
+def changed_below(tensor: ast.AST, code: ast.AST) -> int | None:
+    """The line of a loop or function that changes a tensor in place before it would be read: if the code gives it its
+    name, a line below; else any."""
+    name = dotted(tensor) if is_name(tensor) else None
+    made = any(dotted(each) == name and not isinstance(each.ctx, ast.Load) for each in walk(code) if is_name(each))
+    return changed_line(name, code, getattr(tensor, "lineno", 0) if made else 0) if name is not None else None
+
+
+def changed_line(name: str, code: ast.AST, after: int) -> int | None:
+    """The line of a loop or function, below another one, that changes the tensor of a name, or gives it to a
+    collective."""
+    body = code.body if isinstance(code, ast.FunctionDef) else (code,)
+    for each in (one for statement in body for one in walk_here(statement)):
+        changed: list[ast.AST] = []
+        if isinstance(each, ast.AugAssign):
+            changed = [each.target]
+        elif isinstance(each, ast.Assign):
+            changed = [target for target in each.targets if whose(target) != dotted(target)]
+        elif isinstance(each, ast.Call):
+            method = getattr(each.func, "attr", "")
+            changed = [keyword.value for keyword in each.keywords if keyword.arg == "out"]
+            changed += each.args[:1] if method in COLLECTIVES else []
+            in_place = method.endswith("_") and not method.startswith("_") and method != "requires_grad_"
+            changed += [each.func.value] if in_place and isinstance(each.func, ast.Attribute) else []
+        if getattr(each, "lineno", 0) > after and any(whose(one) == name for one in changed):
+            return int(getattr(each, "lineno", 0))
+    return None
+
+
+def is_name(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
+    """Whether an expression is a name or an attribute."""
+    return isinstance(node, (ast.Name, ast.Attribute))
+
+
+def whose(node: ast.AST) -> str | None:
+    """The name of the tensor whose memory an expression stands for: ``loss`` of ``loss.data[0]``."""
+    while True:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "detach":
+            node = node.func.value
+        elif isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr == "data"):
+            node = node.value
+        else:
+            return dotted(node) if is_name(node) else None
 
 
 # --- small edits ----------------------------------------------------------------------------------------------------

@@ -20,18 +20,17 @@ Use instead
                 progress.set_postfix(loss=f"{loss.item():.4f}")
 
     The interval is 50 steps, or 10 in a loop that is known to be over after 100. A loop that does not count its steps
-    gets ``enumerate``. Where a number, an option's default or a setting is the interval, and is 1, it becomes 10.
-    Lightning's trainer gets a bar that is drawn every 50 steps; a trainer that logs in every step logs in every tenth.
+    gets ``enumerate``. Lightning's trainer gets a bar that is drawn every 50 steps.
 
 When refused
     Nothing is said of what is shown every ten steps or more seldom, and of messages that read no tensor. It is refused
 
     - for lines that ``print(..., file=...)`` writes, which are kept complete;
     - in a ``while`` that counts no steps, or in another function than the loop (unless that only shows);
-    - where the message calls what may do more than show, or its number serves other purposes;
+    - where its number serves other purposes;
     - where all that it shows is read in each step anyway: nothing is gained;
     - in an evaluation that runs once, beside a training of many passes, or whose rows in a log are its result;
-    - where a guard of yours with the interval 1 does more than to show: raise it.
+    - where a guard of yours has the interval 1: raise it.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
@@ -47,22 +46,20 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import DISPLAY_ONLY, ON_GPU
 from turbofix.codemod import Codemod
-from turbofix.editing.edit import Edit, Refuse
+from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.records import dataclass
 from turbofix.training.evidence import of_guard, of_loop, of_value
 from turbofix.training.model import Show, Step, Sync, Training, TrainingProgram
 
 from ._deferring import Deferral
-from ._loaders import ONCE, is_once, mend_help, reason_beside
+from ._loaders import ONCE, is_once
 from ._pages import Page, page_of, pages_of
 from ._staying import Outlook, Told, Waiting, outlook, sentence
 from ._syncs import (
     GAIN,
     INTERVAL,
     ROWS,
-    SHORT_INTERVAL,
-    BatchLoop,
     batch_loops,
     interval,
     loop_words,
@@ -72,11 +69,10 @@ from ._syncs import (
     waits,
     why_shown,
 )
-from ._throttling import Throttling, guarding, paced, refuse_more_than_messages
+from ._throttling import Throttling, guarding, paced
 from ._trainers import on_gpu as trains_on_gpu
 
 BAR = "enable_progress_bar"
-LOGGED_EVERY = ("log_every_n_steps", "logging_steps")
 SLOWER = f"TQDMProgressBar(refresh_rate={INTERVAL})"
 
 codemod = Codemod(
@@ -95,16 +91,6 @@ class Plan:
 
     place: Site
     shown: Throttling
-
-
-@dataclass(frozen=True)
-class Default:
-    """The number or the option's default that says how often messages are shown, their statements, and their tests."""
-
-    place: Site
-    option: str | None
-    shown: tuple[Site, ...]
-    tests: tuple[Site, ...]
 
 
 @dataclass(frozen=True)
@@ -128,24 +114,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         view = outlook(program, waiting)
         for show in shows_in(loop, waiting.syncs):
             seen = (of_loop(loop), *of_guard(show.guard))
-            default = default_of(program, loop, waiting, show) if unknown is None else None
-            if default is not None:
-                if default.place not in told:
-                    told.add(default.place)
-                    what = default.option or "the interval, which is 1,"
-                    wait = f"the host waits for the GPU {loop_words(loop)} to show values, unless {what} is raised"
-                    yield codemod.finding(
-                        default.place, wait, plan=default, evidence=seen, assumes=(DISPLAY_ONLY,), for_speed=timed
-                    )
-                continue
             reason = unknown or view.shown.refused.get(show.statement) or reads_stay(view, show)
             if not timed and show.kind in ("writer", "tracker"):
                 reason = reason or "the rows that an evaluation writes are its result: average them, and write one"
             reason = reason or (ONCE if is_once(program, loop) else None)
             how_often = loop_words(loop)
-            if unknown is not None and show.guard.every is not None:
-                line = show.guard.tests[-1].line_from(show.statement.path)
-                how_often += f" (if the interval on {line} stays {show.guard.every})"
             for place, message in places(view, show, how_often, refused=reason is not None):
                 if place in told or (waiting.every is None and why_shown(show, show.guard) is None):
                     continue
@@ -172,17 +145,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     )
     yield from shared.refusals(codemod)
     for training in program.trainings:
-        for name in LOGGED_EVERY if trains_on_gpu(training) is not False else ():
-            given = training.argument(name)
-            at, seen = given.edit_at, (of_value(name, given, training.site),)
-            if at is None or not given.known or given.values != (1,):
-                continue
-            message = f"the trainer reads numbers back in every step to log them; one row in {SHORT_INTERVAL} stays"
-            reason, raised = unknown or reason_beside(given), Default(at, given.option, (), ())
-            if reason is not None:
-                yield codemod.refuse(at, message, f"{reason}; set `{name}={SHORT_INTERVAL}`", evidence=seen)
-            else:
-                yield codemod.finding(at, message, plan=raised, evidence=seen, assumes=(DISPLAY_ONLY,))
         if training.in_bar and trains_on_gpu(training) is not False and training.argument(BAR).values != (False,):
             yield bar_of(program, training, unknown)
 
@@ -266,24 +228,6 @@ def is_first(view: Outlook, show: Show, outcome: Deferral | str) -> bool:
     return isinstance(outcome, Deferral) and outcome.too_early in view.shown.lines_with(show.statement)
 
 
-def default_of(program: TrainingProgram, loop: BatchLoop, waiting: Waiting, show: Show) -> Default | None:
-    """The number that does nothing but to say how often values are shown, if it is 1."""
-    given = show.interval
-    if given is None or given.edit_at is None or given.values != (1,) or waiting.every is None:
-        return None
-    loops: tuple[BatchLoop, ...] = (*program.steps, *program.evaluations)
-    told = [(each, each.interval) for loop in loops for each in loop.shows if each.interval is not None]
-    same = [(each, interval.site) for each, interval in told if interval.edit_at == given.edit_at]
-    if not {*given.reads} <= {site for _, site in same} or reason_beside(given) is not None:
-        return None
-    tests = {each.guard.tests[-1] for each, _ in same}
-    under = [sync for each in loops for sync in each.syncs if tests & {*sync.guard.tests}]
-    if not under or any(sync.use != "shown" for sync in under) or not all(each.alone for each, _ in same):
-        return None
-    statements = tuple(sorted({each.statement for each, _ in same}))
-    return Default(given.edit_at, given.option, statements, tuple(sorted(tests)))
-
-
 def places(view: Outlook, show: Show, how_often: str, *, refused: bool) -> Iterator[tuple[Site, str]]:
     """The expressions that a person would change: the message, and the reads for it on other lines.
 
@@ -313,9 +257,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if isinstance(plan, Slower):
         slow_down(edit, plan)
         return
-    if isinstance(plan, Default):
-        raise_default(edit, plan)
-        return
     assert isinstance(plan, Plan)
     shown = plan.shown
     for action in shown.common:
@@ -328,16 +269,3 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     for actions in shown.hoisted.values():
         for action in actions:
             action(edit)
-
-
-def raise_default(edit: Edit, plan: Default) -> None:
-    """Let an option's messages be shown every so many steps unless it is given. Raises ``Refuse``."""
-    for test in plan.tests:
-        page = page_of(edit, test)
-        choice = page.parent(page.node(test))
-        if not isinstance(choice, ast.If) or choice.orelse:
-            raise Refuse(f"the test on line {test.line} decides over more than messages")
-        shown = [page.node(site) for site in plan.shown if site.path == test.path]
-        refuse_more_than_messages(page, choice.body, [each for each in shown if isinstance(each, ast.stmt)])
-    edit.replace(plan.place, str(SHORT_INTERVAL))
-    mend_help(edit, plan.place, "1", str(SHORT_INTERVAL))

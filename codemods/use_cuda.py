@@ -31,7 +31,7 @@ When refused
     - where the program speaks of the CPU itself;
     - where the model acts in an environment, a state at a time, and has no wide convolution;
     - where a sequence is packed by its lengths, or a model is scripted, quantised or exported;
-    - where a model is built, a loop runs or a tensor is made in another file than the script: others may use it.
+    - where a model is built, or a tensor is made, in another file than the script: others may use it.
 
 Risk
     equivalent: other kernels round differently, and dropout draws from the GPU's generator. Without a GPU nothing
@@ -210,9 +210,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.insert_after(model, f".to({device})")
     for batch in found.batches:
         if batch.behind:
-            edit.after(batch.at, *moved(batch, device))
+            edit.after(batch.at, *moved(batch, batch.text or device))
         else:
-            edit.before(batch.at, *moved(batch, device), above_comments=True)
+            edit.before(batch.at, *moved(batch, batch.text or device), above_comments=True)
     for each in found.moves:
         if learns(node_of(edit, each.site)):
             edit.argument(each.site, "device", each.text or device)

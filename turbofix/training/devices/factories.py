@@ -7,6 +7,7 @@ the calls that fill memory of the host. Where these and numbers are all that it 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import field, replace
 from functools import partial
 
@@ -79,6 +80,13 @@ _LEGACY = {
     "BoolTensor": "torch.bool",
 }
 """Types of tensors, which take sizes or numbers, and what ``torch.empty`` is told for them."""
+
+
+_DRAWN_BY_NUMPY = {
+    **{f"numpy.random.{name}": name for name in ("randn", "rand", "normal")},
+    **dict.fromkeys(words("numpy.random.random numpy.random.random_sample numpy.random.sample"), "rand"),
+    "numpy.random.standard_normal": "randn",
+}
 
 
 def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> tuple[Creation, ...]:
@@ -429,10 +437,24 @@ class _Making:
         if len(listed) == 1 and _is_literal(listed[0]):
             floats = name in ("Tensor", "FloatTensor") and text(listed[0]).lstrip("-").isdigit()
             return told("torch.full", "(1,)", text(listed[0]) + ".0" * floats, dtype=_LEGACY.get(name))
+        if (drawn := self._drawn_by_numpy(only, text)) is not None:
+            self.draws = True
+            return told(*drawn, dtype=None if name in ("Tensor", "FloatTensor") else _LEGACY.get(name, "torch.double"))
         whole = all(_is_whole(each.value) for each in given.positions)
         if name in _LEGACY and (whole or len(node.args) > 1 or (only is not None and _is_shape(only))):
             return told("torch.empty", *map(text, node.args), dtype=_LEGACY[name])
         return None
+
+    def _drawn_by_numpy(self, node: ast.expr | None, text: Callable[[ast.AST], str]) -> tuple[str, ...] | None:
+        """What torch draws in the place of ``np.random.normal(0, 1, (n, 100))``, and with which arguments."""
+        names = {event.name for event in self._events(node) if event.kind == "call"} if node is not None else set()
+        drawn = _DRAWN_BY_NUMPY.get(names.pop()) if len(names) == 1 else None
+        if drawn is None or not isinstance(node, ast.Call):
+            return None
+        given = [*node.args, *(each.value for each in node.keywords if each.arg == "size")]
+        sized = drawn != "normal" or [*map(type, given)][2:] == [ast.Tuple]  # torch's takes no single number
+        plain = len(given) == len(node.args) + len(node.keywords) and all(map(self._is_plain, given))
+        return (f"torch.{drawn}", *map(text, given)) if given and sized and plain else None
 
     def statement_to_drop(self) -> ast.stmt | None:
         """``noise = noise.to(device)``, which does nothing else."""

@@ -177,11 +177,19 @@ class _Search:
         names = tuple(dict.fromkeys(each.id for each in single if each.id in read))
         if not names:
             return
-        if module is not self.entry:
-            raise _InTheWay(node, module, ELSEWHERE)
+        text = None if module is self.entry else self._beside_model(node, module)
         held = [each for one in single for each in members(self._value(one, module))]
         kind = "mapping" if any(isinstance(each, Mapping) for each in held) and len(names) == 1 else "tensor"
-        self.batches.append(Batch(self.places.site(first, module), names, behind, kind))
+        self.batches.append(Batch(self.places.site(first, module), names, behind, kind, text))
+
+    def _beside_model(self, node: ast.AST, module: ModuleFile) -> str:
+        """The device of the model that a loop of another file calls."""
+        for event in self.facts.events_in(node):
+            called = event.node.func if isinstance(event.node, ast.Call) and event.module is module else None
+            name = dotted(called) if event.kind == "forward" and called is not None else None
+            if name is not None and name.count(".") < 2:
+                return f"next({name}.parameters()).device"
+        raise _InTheWay(node, module, ELSEWHERE)
 
     # --- tensors that the program makes
 

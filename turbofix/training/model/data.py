@@ -235,9 +235,11 @@ class Padding:
 @dataclass(frozen=True)
 class Batch:
     """The tensors of a batch, by the names that a loop gives them: they are bound before the statement ``at``, or
-    (``behind``) by it. ``kind`` says what a single name holds: a "tensor", or a "mapping"."""
+    (``behind``) by it. ``kind`` says what a single name holds: a "tensor", or a "mapping". ``text``: the source of the
+    device, where its name is not known."""
 
     at: Site
     names: tuple[str, ...]
     behind: bool = False
     kind: str = "tensor"
+    text: str | None = None
