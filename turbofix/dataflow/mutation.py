@@ -40,26 +40,29 @@ def change_of(
     counts: Callable[[ast.AST], bool],
 ) -> str | None:
     """What changes what some names hold, in a sentence. ``counts``: whether what happens at a node matters."""
-    known = ((dotted(each), members(analysis.facts.evaluate(each, frames))) for each in held)
-    names = {name for name, values in known if name and not (values and all(map(_is_fixed, values)))}
+    bindings = analysis.facts.bindings
+
+    def key(node: ast.Name | ast.Attribute | None) -> object:
+        """What tells names apart: plain ones by their scope."""
+        return (bindings.owner(node.id, node, module), node.id) if isinstance(node, ast.Name) else node and dotted(node)
+
+    known = ((each, members(analysis.facts.evaluate(each, frames))) for each in held)
+    names = {key(each) for each, values in known if not (values and all(map(_is_fixed, values)))}
     before = -1
     while names and before != len(names):
         before = len(names)
         for target, value in (pair for each in every(ast.Assign, module.tree) for pair in _pairs(each)):
-            names |= {target, value} if names & {target, value} else set()
+            names |= {key(target), key(value)} if names & {key(target), key(value)} else set()
     for node in walk(module.tree) if names else ():
-        changed = next((name for name in _changed(node) if name in names), None)
+        changed = next((each for each in _changed(node) if each is not None and key(each) in names), None)
         if changed is not None and counts(node):
-            return f"`{changed}` is changed in place on line {getattr(node, 'lineno', 0)}"
-        passed = (
-            next((name for name in map(_root, node.args) if name in names), None)
-            if isinstance(node, ast.Call)
-            else None
-        )
+            return f"`{dotted(changed)}` is changed in place on line {getattr(node, 'lineno', 0)}"
+        given = node.args if isinstance(node, ast.Call) else []
+        passed = next((each for each in map(_root, given) if each is not None and key(each) in names), None)
         if isinstance(node, ast.Call) and passed is not None and counts(node):
             called = members(analysis.facts.evaluate(node.func, frames))
             if any(isinstance(each, (Function, Bound)) for each in called):
-                return f"`{passed}` is handed to `{_called(node)}` on line {node.lineno}, which may change it"
+                return f"`{dotted(passed)}` is handed to `{_called(node)}` on line {node.lineno}, which may change it"
     return None
 
 
@@ -77,7 +80,7 @@ def change_after(
     return change_of(analysis, held, module, frames, counts)
 
 
-def _root(node: ast.AST) -> str | None:
+def _root(node: ast.AST) -> ast.Name | ast.Attribute | None:
     """The name whose memory an expression lies in: ``x`` of ``x[1:].view(-1)`` and ``torch.from_numpy(x)``."""
     while isinstance(node, (ast.Call, ast.Subscript, ast.Starred)):
         if not isinstance(node, ast.Call):
@@ -86,24 +89,25 @@ def _root(node: ast.AST) -> str | None:
             return None
         else:
             node = node.args[0] if node.args else getattr(node.func, "value", node.func)
-    return dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else None
+    return node if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) is not None else None
 
 
-def _pairs(statement: ast.Assign) -> Iterator[tuple[str, str]]:
+def _pairs(statement: ast.Assign) -> Iterator[tuple[ast.Name | ast.Attribute, ast.Name | ast.Attribute]]:
     """Names that an assignment lets stand for the same memory."""
     target, value = statement.targets[0], statement.value
     both = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
     pairs = zip(target.elts, value.elts, strict=False) if both else [(target, value)]  # type: ignore[attr-defined]
     for one, other in pairs:
-        if (name := dotted(one)) is not None and (root := _root(other)) is not None:
-            yield name, root
+        root = _root(other)
+        if isinstance(one, (ast.Name, ast.Attribute)) and root is not None:
+            yield one, root
 
 
 def _called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func) or ""
 
 
-def _changed(node: ast.AST) -> Iterator[str | None]:
+def _changed(node: ast.AST) -> Iterator[ast.Name | ast.Attribute | None]:
     """The names whose contents a node writes: ``x[i] = 0``, ``x += 1``, ``x.data = y``, ``x.add_(1)``."""
     if isinstance(node, ast.AugAssign):
         yield _root(node.target)
