@@ -423,7 +423,7 @@ class Guards:
 
     def is_rank(self, node: ast.AST | None, frames: tuple[Frame, ...], depth: int = 3) -> bool:
         """Whether an expression is made of a process's rank: ``dist.get_rank() == 0``, ``args.local_rank``."""
-        for each in walk(node) if node is not None and depth else ():
+        for each in walk(node) if node is not None and depth > 0 else ():
             if getattr(each, "attr", "") in _RANK_ATTRIBUTES or getattr(each, "value", None) in _RANK_VARIABLES:
                 return True
             if isinstance(each, (ast.Name, ast.Attribute)) and self._names_rank(each, frames, depth):
