@@ -16,10 +16,11 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.training.model import Look, Sync
 
-from ._deferring import Deferral, kept_on_device, number_of
+from ._deferring import Deferral, kept_on_device
+from ._kinds import number_of
 from ._pages import Page, Pages
-from ._syncs import Action, BatchLoop, adding_before, changed_below, lacks_float64, one_line, replacing
-from ._tensors import is_detached, may_be_view, names_itself, stripped
+from ._syncs import Action, BatchLoop, adding_before, lacks_float64, one_line, replacing
+from ._tensors import changed_below, is_detached, may_be_view, names_itself, stripped
 
 ITERATING = ("dict", "list", "tuple", "set", "sorted", "enumerate", "len", "sum", "zip")
 KEEPING = ("stored", "returned", "summed", "passed")
@@ -94,7 +95,7 @@ def kept(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, base: ast.expr) 
     if any(look.kind == "summed" or not look.untouched for look in sync.looks):
         read = page.node(sync.site)
         computed = any(look.kind in KEEPING and not (look.untouched or look.grown) for look in sync.looks)
-        kind = number_of(page, sync, read, Deferral())
+        kind, _ = number_of(page, sync, read)
         return kept_on_device(page, loop, sync, read, "float" if computed else kind)
     text = page.text(base) if sync.no_grad or is_detached(base) else f"{page.operand(base)}.detach()"
     around = pages(loop.loop.site).node(loop.loop.site)

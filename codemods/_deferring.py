@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import ast
 from dataclasses import field
-from typing import Literal
 
 from turbofix.dataflow.accumulators import given, literal
 from turbofix.editing.edit import Refuse
 from turbofix.records import dataclass
-from turbofix.source.names import dotted, stores
+from turbofix.source.names import dotted
 from turbofix.source.places import LOOPS
 from turbofix.training.model import Accumulator, Sync
 
+from ._kinds import Number, is_number, number_of
 from ._pages import Page, Pages
-from ._syncs import Action, BatchLoop, adding_after, changed_below, lacks_float64, loop_words, replacing
-from ._tensors import COMPARISONS, copied, is_detached, may_be_view, stripped
+from ._syncs import Action, BatchLoop, adding_after, lacks_float64, loop_words, replacing
+from ._tensors import changed_below, copied, is_detached, may_be_view, stripped
 from ._throttling import Throttling, hoisted
 
-Number = Literal["int", "float"]
-
-FLOATS = ("mean", "float", "double", "half", "std", "var", "norm", "sqrt", "exp", "log", "softmax", "sigmoid")
-SAME = ("detach", "cpu", "view", "reshape", "squeeze", "flatten", "clone", "contiguous", "cuda", "unsqueeze", "t")
 LISTED = {"torch.zeros": "torch.tensor", "torch.empty": "torch.tensor", "np.zeros": "np.array", "np.empty": "np.array"}
-SIZES = ("size", "numel", "dim", "__len__", "item")
 
 
 @dataclass
@@ -67,7 +62,9 @@ def deferred_sum(page: Page, loop: BatchLoop, sync: Sync, total: Accumulator, sh
     page.owner(total.text, update)
     plan = Deferral()
     beside = [each for each in loop.syncs if each.accumulator is not None and each.accumulator.text == total.text]
-    kinds = {number_of(page, each, page.node(each.site), plan) for each in beside if each.site.path == sync.site.path}
+    read_here = [(each, page.node(each.site)) for each in beside if each.site.path == sync.site.path]
+    kinds = {number_of(page, *each)[0] for each in read_here}
+    plan.likely = not number_of(page, sync, read)[1]
     starts = {type(literal(page.node(each), total.text)) for each in total.inits}
     kind: Number = "int" if kinds == {"int"} and starts == {int} else "float"  # `0.0` and counts make a fraction
     check_operands(page, update, read, node, plan)
@@ -91,49 +88,6 @@ def deferred_sum(page: Page, loop: BatchLoop, sync: Sync, total: Accumulator, sh
     return plan
 
 
-def number_of(page: Page, sync: Sync, read: ast.AST, plan: Deferral) -> Number:
-    """Whether the number is a count or a fraction: a sum of counts is printed without a point. Raises ``Refuse``.
-
-    What is not seen is likely a fraction.
-    """
-    outer = read.func.id if isinstance(read, ast.Call) and isinstance(read.func, ast.Name) else None
-    base = stripped(read)
-    if base is None:
-        raise Refuse("more than one number is read, or in an unusual way")
-    if outer == "float" or (sync.of == "loss" and outer != "int"):
-        return "float"
-    kind = kind_of(page, base)
-    if outer == "int" and kind != "int":
-        raise Refuse("`int(...)` cuts a fraction off")
-    plan.likely = plan.likely or kind is None
-    return kind or "float"
-
-
-def kind_of(page: Page, node: ast.AST) -> Number | None:
-    """What kind of number a tensor expression holds: a count is a sum of comparisons; None where neither is seen."""
-    seen: set[ast.AST] = set()
-    while node not in seen:
-        seen.add(node)
-        method = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
-        if isinstance(node, ast.Compare) or method in COMPARISONS:
-            return "int"
-        if method in FLOATS or method.endswith(("_loss", "cross_entropy", "kl_div")):
-            return "float"
-        if isinstance(node, ast.BinOp):
-            sides = (kind_of(page, node.left), kind_of(page, node.right))
-            return "float" if isinstance(node.op, ast.Div) or "float" in sides else None
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and method in ("sum", *SAME):
-            of_torch = dotted(node.func.value) == "torch" and node.args
-            node = node.args[0] if of_torch else node.func.value
-        elif isinstance(node, (ast.Attribute, ast.Subscript)):
-            node = node.value
-        elif isinstance(node, ast.Name):
-            writes = page.writes(node.id, page.scope(node))
-            value = given(writes[0], node.id) if len(writes) == 1 else None
-            node = value if value is not None else node
-    return None
-
-
 def check_operands(page: Page, update: ast.AugAssign, read: ast.AST, loop: ast.AST, plan: Deferral) -> None:
     """Raise ``Refuse`` unless the update adds the read, or its product or quotient with what is likely a number."""
     child = read
@@ -147,25 +101,6 @@ def check_operands(page: Page, update: ast.AugAssign, read: ast.AST, loop: ast.A
         elif not isinstance(each, ast.UnaryOp):
             raise Refuse(f"line {update.lineno} does more with the number than to sum it")
         child = each
-
-
-def is_number(page: Page, node: ast.AST, loop: ast.AST, *, named: bool = True) -> bool:
-    """Whether an operand is surely no tensor, which would change the type of the sum."""
-    if isinstance(node, (ast.BinOp, ast.UnaryOp)):
-        parts = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.operand,)
-        return all(is_number(page, each, loop, named=named) for each in parts)
-    if isinstance(node, ast.Call):
-        return dotted(node.func) in ("len", "int", "float") or getattr(node.func, "attr", "") in SIZES
-    if isinstance(node, ast.Subscript):
-        return getattr(node.value, "attr", "") == "shape"
-    top = (dotted(node) or "").partition(".")[0] if isinstance(node, (ast.Name, ast.Attribute)) else ""
-    if top and top not in {name for name, _ in stores(loop)}:
-        return True
-    writes = page.writes(top, page.scope(node)) if named and isinstance(node, ast.Name) else []
-    values = [given(each, top) for each in writes]
-    return isinstance(node, ast.Constant) or (
-        bool(values) and all(each is not None and is_number(page, each, loop, named=False) for each in values)
-    )
 
 
 def kept_on_device(page: Page, loop: BatchLoop, sync: Sync, read: ast.AST, kind: Number) -> list[Action]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeAlias, TypeGuard
+from typing import TypeAlias
 
 from turbofix.assumptions import Assumption
 from turbofix.editing.edit import Edit
 from turbofix.findings import Gain, Site
-from turbofix.source.names import dotted, walk_here
-from turbofix.source.nodes import walk
 from turbofix.training.model import Evaluation, Guard, Loader, Look, Show, Step, Sync, TrainingProgram
 
 from ._frameworks import LEFT, NAMES
@@ -186,57 +184,6 @@ def batches(loader: Loader | None) -> int | None:
         return loader.dataset.length
     value = size.values[0] if size.known and len(size.values) == 1 else None
     return -(-loader.dataset.length // value) if isinstance(value, int) and value > 0 else None
-
-
-# --- what changes a tensor in place ----------------------------------------------------------------------------------
-
-COLLECTIVES = frozenset(("all_reduce", "broadcast", "reduce"))
-"""Functions of ``torch.distributed``, and methods of Fabric, that write into the tensor that they are given."""
-
-
-def changed_below(tensor: ast.AST, code: ast.AST) -> int | None:
-    """The line of a loop or function that changes a tensor in place before it would be read: if the code gives it its
-    name, a line below; else any."""
-    name = dotted(tensor) if is_name(tensor) else None
-    made = any(dotted(each) == name and not isinstance(each.ctx, ast.Load) for each in walk(code) if is_name(each))
-    return changed_line(name, code, getattr(tensor, "lineno", 0) if made else 0) if name is not None else None
-
-
-def changed_line(name: str, code: ast.AST, after: int) -> int | None:
-    """The line of a loop or function, below another one, that changes the tensor of a name, or gives it to a
-    collective."""
-    body = code.body if isinstance(code, ast.FunctionDef) else (code,)
-    for each in (one for statement in body for one in walk_here(statement)):
-        changed: list[ast.AST] = []
-        if isinstance(each, ast.AugAssign):
-            changed = [each.target]
-        elif isinstance(each, ast.Assign):
-            changed = [target for target in each.targets if whose(target) != dotted(target)]
-        elif isinstance(each, ast.Call):
-            method = getattr(each.func, "attr", "")
-            changed = [keyword.value for keyword in each.keywords if keyword.arg == "out"]
-            changed += each.args[:1] if method in COLLECTIVES else []
-            in_place = method.endswith("_") and not method.startswith("_") and method != "requires_grad_"
-            changed += [each.func.value] if in_place and isinstance(each.func, ast.Attribute) else []
-        if getattr(each, "lineno", 0) > after and any(whose(one) == name for one in changed):
-            return int(getattr(each, "lineno", 0))
-    return None
-
-
-def is_name(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
-    """Whether an expression is a name or an attribute."""
-    return isinstance(node, (ast.Name, ast.Attribute))
-
-
-def whose(node: ast.AST) -> str | None:
-    """The name of the tensor whose memory an expression stands for: ``loss`` of ``loss.data[0]``."""
-    while True:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "detach":
-            node = node.func.value
-        elif isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr == "data"):
-            node = node.value
-        else:
-            return dotted(node) if is_name(node) else None
 
 
 # --- small edits ----------------------------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
-"""What the text of a read tells of the tensor under it."""
+"""What the text of a read tells of the tensor under it, and what changes that in place."""
 
 from __future__ import annotations
 
 import ast
+from typing import TypeGuard
 
+from turbofix.source.names import dotted, walk_here
+from turbofix.source.nodes import walk
 from turbofix.training.model import Sync
 
 from ._pages import Page
@@ -14,6 +17,9 @@ COMPARISONS = frozenset(
         "eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not",
     }
 )  # fmt: skip
+
+COLLECTIVES = frozenset(("all_reduce", "broadcast", "reduce"))
+"""Functions of ``torch.distributed``, and methods of Fabric, that write into the tensor that they are given."""
 
 
 def stripped(read: ast.AST) -> ast.expr | None:
@@ -86,3 +92,48 @@ def names_itself(page: Page, node: ast.AST) -> bool:
         return False
     line = page.module.text.split("\n")[(node.end_lineno or 1) - 1].encode()[node.end_col_offset or 0 :]
     return line.lstrip().startswith(b"=")
+
+
+def changed_below(tensor: ast.AST, code: ast.AST) -> int | None:
+    """The line of a loop or function that changes a tensor in place before it would be read: if the code gives it its
+    name, a line below; else any."""
+    name = dotted(tensor) if is_name(tensor) else None
+    made = any(dotted(each) == name and not isinstance(each.ctx, ast.Load) for each in walk(code) if is_name(each))
+    return changed_line(name, code, getattr(tensor, "lineno", 0) if made else 0) if name is not None else None
+
+
+def changed_line(name: str, code: ast.AST, after: int) -> int | None:
+    """The line of a loop or function, below another one, that changes the tensor of a name, or gives it to a
+    collective."""
+    body = code.body if isinstance(code, ast.FunctionDef) else (code,)
+    for each in (one for statement in body for one in walk_here(statement)):
+        changed: list[ast.AST] = []
+        if isinstance(each, ast.AugAssign):
+            changed = [each.target]
+        elif isinstance(each, ast.Assign):
+            changed = [target for target in each.targets if whose(target) != dotted(target)]
+        elif isinstance(each, ast.Call):
+            method = getattr(each.func, "attr", "")
+            changed = [keyword.value for keyword in each.keywords if keyword.arg == "out"]
+            changed += each.args[:1] if method in COLLECTIVES else []
+            in_place = method.endswith("_") and not method.startswith("_") and method != "requires_grad_"
+            changed += [each.func.value] if in_place and isinstance(each.func, ast.Attribute) else []
+        if getattr(each, "lineno", 0) > after and any(whose(one) == name for one in changed):
+            return int(getattr(each, "lineno", 0))
+    return None
+
+
+def is_name(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
+    """Whether an expression is a name or an attribute."""
+    return isinstance(node, (ast.Name, ast.Attribute))
+
+
+def whose(node: ast.AST) -> str | None:
+    """The name of the tensor whose memory an expression stands for: ``loss`` of ``loss.data[0]``."""
+    while True:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "detach":
+            node = node.func.value
+        elif isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr == "data"):
+            node = node.value
+        else:
+            return dotted(node) if is_name(node) else None

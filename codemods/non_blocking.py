@@ -59,7 +59,7 @@ from ._copies import KEPT, Copying, copyings, is_kept
 from ._loaders import called, copies_itself, is_timed
 from ._pages import pages_of
 from ._precision import filled, version
-from ._syncs import changed_line
+from ._tensors import changed_line
 
 codemod = Codemod(
     __name__,

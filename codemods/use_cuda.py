@@ -75,9 +75,7 @@ codemod = Codemod(
 WIDE = 32
 """Channels of a convolution that has enough to compute for a GPU."""
 
-FEW_SAMPLES = 1000
-FEW_STEPS = 100
-LONGEST = 100
+FEW_SAMPLES, FEW_STEPS, LONGEST = 1000, 100, 100
 
 
 @dataclass(frozen=True)
