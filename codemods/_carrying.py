@@ -61,7 +61,7 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
         raise Refuse("what looks at it is not seen")
     plan = Deferral([*kept(pages, page, loop, sync, base), *promised, *renewed], too_early=shown, likely=True)
     # what is converted once may be a number already, and so may what has no float64
-    again = lacks_float64(sync, loop) or any(look.holds in ("list", "dict") for look in seen)
+    again = lacks_float64(sync, loop) or any(look.holds in ("list", "dict", "lists") for look in seen)
     before: list[tuple[list[str], ast.stmt]] = []
     for look in seen:
         page = pages(look.site)
@@ -136,7 +136,15 @@ def read_before(page: Page, look: Look, node: ast.AST, statement: ast.stmt) -> l
         return [f"{text} = float({text})"]
     if look.holds == "list":
         return [f"{text}[:] = map(float, {text})"]
-    if look.holds == "dict" and all(PLAIN_KEY.fullmatch(key) for key in look.keys):
+    if look.holds in ("dict", "lists") and all(PLAIN_KEY.fullmatch(key) for key in look.keys):
+        if not look.keys:
+            again = "float(each)" if look.holds == "dict" else "[*map(float, each)]"
+            return [f"{text}.update({{key: {again} for key, each in {text}.items()}})"]
+        if look.holds == "lists":
+            return [f'{text}["{key}"][:] = map(float, {text}["{key}"])' for key in look.keys]
+        if not look.sure:
+            keys = ", ".join(f'"{key}"' for key in look.keys)
+            return [f"{text}.update({{key: float({text}[key]) for key in ({keys},) if key in {text}}})"]
         return [f'{text}["{key}"] = float({text}["{key}"])' for key in look.keys]
     raise Refuse(f"what `{one_line(text)}` on line {look.site.line} holds is not known")
 

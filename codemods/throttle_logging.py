@@ -107,6 +107,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 reason = reason or "the rows that an evaluation writes are its result: average them, and write one"
             reason = reason or (ONCE if is_once(program, loop) else None)
             how_often = loop_words(loop)
+            if unknown is not None and show.guard.every is not None:
+                line = show.guard.tests[-1].line_from(show.statement.path)
+                how_often += f" (if the interval on {line} stays {show.guard.every})"
             for place, message in places(view, show, how_often, refused=reason is not None):
                 if place in told or (waiting.every is None and why_shown(show, show.guard) is None):
                     continue

@@ -38,8 +38,11 @@ def accumulator_of(analysis: Analysis, update: ast.AugAssign, event: Event, loop
     elif facts.bindings.owner(text, update.target, module) is not scope or text in facts.bindings.captured(scope):
         why = why or "other functions use it, too"
     else:
-        sums = {each.target for each in _sums(facts.bindings.writes(scope, text))}
         reached = readers(scope)
+        sums: set[ast.AST] = {update.target}  # and those that go on with what it summed
+        others = _sums(facts.bindings.writes(scope, text))
+        for _ in others:
+            sums |= {each.target for each in others if any(each.target in reached.get(known, ()) for known in sums)}
         set_before = [each for each, seen in reached.items() if update.target in seen and each not in sums]
         inits = [places.statement(each, module) or each for each in set_before]
         if not inits or any(literal(each, text) is None for each in inits):

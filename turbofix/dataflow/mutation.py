@@ -57,12 +57,16 @@ def change_of(
         changed = next((each for each in _changed(node) if each is not None and key(each) in names), None)
         if changed is not None and counts(node):
             return f"`{dotted(changed)}` is changed in place on line {getattr(node, 'lineno', 0)}"
-        given = node.args if isinstance(node, ast.Call) else []
+        given = node.args if isinstance(node, ast.Call) else [node.value] if isinstance(node, ast.Return) else []
+        given = [part for each in given for part in (each.elts if isinstance(each, ast.Tuple) else [each]) if part]
         passed = next((each for each in map(_root, given) if each is not None and key(each) in names), None)
-        if isinstance(node, ast.Call) and passed is not None and counts(node):
-            called = members(analysis.facts.evaluate(node.func, frames))
-            if any(isinstance(each, (Function, Bound)) for each in called):
-                return f"`{dotted(passed)}` is handed to `{_called(node)}` on line {node.lineno}, which may change it"
+        if passed is None or not counts(node):
+            continue
+        called = members(analysis.facts.evaluate(node.func, frames)) if isinstance(node, ast.Call) else ()
+        harmless = isinstance(node, ast.Call) and is_builtin(analysis, node.func, module)
+        if not harmless and (not called or any(isinstance(each, (Function, Bound)) for each in called)):
+            taker = f"to `{_called(node)}` " if isinstance(node, ast.Call) else ""
+            return f"`{dotted(passed)}` is handed {taker}on line {getattr(node, 'lineno', 0)}, which may change it"
     return None
 
 

@@ -387,17 +387,29 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
         if any(map(is_none, held)) and _is_set(analysis, place, module):
             held = tuple(each for each in held if not is_none(each))
         entries = [each for one in held if isinstance(one, Mapping) for each in one.entries.items()]
-        keys = [str(key) for key, entry in entries if any(map(is_read, flatten(entry.value)))]
-        holds: Literal["number", "list", "dict", "other"] = "other"
+        ours: dict[str, Value | None] = {
+            str(key): entry.value for key, entry in entries if any(map(is_read, flatten(entry.value)))
+        }
+        holds: Literal["number", "list", "dict", "lists", "other"] = "other"
         sure = use.frame is here and all(map(is_read, held))
         if any(map(is_read, held)) and all(type(each) in (Host, Unknown) or is_number(each) for each in held):
             holds = "number"
         elif held and all(isinstance(each, Sequence) and each.kind == "list" for each in held):
             inner = members(join_all(map(_contents, held)))
             holds = "other" if any(isinstance(each, (Mapping, Sequence)) for each in inner) else "list"
-        elif keys and all(isinstance(each, Mapping) for each in held):
-            certain = all(entry.must and is_read(entry.value) for key, entry in entries if str(key) in keys)
-            holds = "dict" if certain else "other"
+        elif any(isinstance(each, Mapping) for each in held) and all(isinstance(e, (Mapping, Unknown)) for e in held):
+            sure = all(
+                isinstance(each, Mapping) and all(str(key) not in ours or entry.must for key, entry in entries)
+                for each in held
+            )
+            alike = not sure and all(type(each) is Host for _, entry in entries for each in members(entry.value))
+            whole = alike or not ours  # under keys that are not known: everything in it has to be a number
+            ours = dict.fromkeys(("",), join_all(map(_contents, held))) if whole else ours
+            values = [each for value in ours.values() for each in members(value)]
+            lists = bool(values) and all(type(each) is Sequence for each in values)
+            numbers = members(join_all(map(_contents, values))) if lists else values
+            if not whole or all(type(each) is Host or is_number(each) for each in numbers):
+                holds = "lists" if lists else "dict"
         elif use.plain and not use.untouched:  # Python computed it
             holds = "number"
         yield Look(
@@ -405,7 +417,7 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
             facts.places.site(place, module),
             facts.places.site(facts.places.statement(place, module) or place, module),
             holds,
-            tuple(sorted({*keys})),
+            tuple(sorted({*ours} - {""})),
             sure,
             use.plain,
             use.untouched,

@@ -105,15 +105,15 @@ class Show:
 class Look:
     """What becomes of a number that was read, wherever it went: what uses it in each step, and where else it is seen.
 
-    Of what is ``seen``, ``site`` gives it: itself (``holds`` is "number"), or the list or dict that keeps it, under
-    ``keys``. ``sure``: no other number may be there. ``plain``,
+    Of what is ``seen``, ``site`` gives it: itself (``holds`` is "number"), or the list or dict (of numbers, of "lists")
+    that keeps it, under ``keys``. ``sure``: no other number may be there, and all of the keys are. ``plain``,
     ``untouched``, ``grown``: as ``dataflow.Use`` has them.
     """
 
     kind: Literal["shown", "control", "summed", "stored", "returned", "passed", "other", "seen"]
     site: Site
     statement: Site
-    holds: Literal["number", "list", "dict", "other"]
+    holds: Literal["number", "list", "dict", "lists", "other"]
     keys: tuple[str, ...]
     sure: bool
     plain: bool
