@@ -421,7 +421,7 @@ class Guards:
 
     # --- processes ----------------------------------------------------------------------------------------------
 
-    def is_rank(self, node: ast.AST | None, frames: tuple[Frame, ...], depth: int = 3) -> bool:
+    def is_rank(self, node: ast.AST | None, frames: tuple[Frame, ...], depth: int = 5) -> bool:
         """Whether an expression is made of a process's rank: ``dist.get_rank() == 0``, ``args.local_rank``."""
         for each in walk(node) if node is not None and depth > 0 else ():
             if getattr(each, "attr", "") in _RANK_ATTRIBUTES or getattr(each, "value", None) in _RANK_VARIABLES:

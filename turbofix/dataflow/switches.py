@@ -12,7 +12,7 @@ from dataclasses import replace
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
-from turbofix.dataflow.facts import Facts, Frame
+from turbofix.dataflow.facts import Facts, Frame, argument_for
 from turbofix.dataflow.guards import Condition, Guards
 from turbofix.dataflow.known import ABSENT, Argument
 from turbofix.dataflow.questions import Analysis
@@ -253,7 +253,11 @@ def _presence(facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: in
     if held and len({*held}) == 1:
         return Stand(None if held[0] else MADE)
     owner = facts.bindings.owner(node.id, node, frame.module)
-    return _last_written(facts, facts.bindings.writes(owner, node.id), frames, depth) if owner is frame.scope else None
+    writes = facts.bindings.writes(owner, node.id)
+    if owner is frame.scope and not writes and isinstance(frame.call, ast.Call):
+        passed = argument_for(node.id, frame, frame.call)
+        return _presence(facts, passed, frames[:-1], depth - 1) if passed is not None else None
+    return _last_written(facts, writes, frames, depth) if owner is frame.scope else None
 
 
 def _set_last(facts: Facts, node: ast.Attribute, frames: tuple[Frame, ...], depth: int) -> Stand | None:
