@@ -11,13 +11,16 @@ from pathlib import Path
 from turbofix.editing.edit import Refuse
 from turbofix.regex import regex
 from turbofix.source.answers import everything
+from turbofix.source.names import dotted
+from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.training.model import Look, Sync
 
-from ._deferring import Deferral, annotated, kept_on_device, may_be_view, number_of, refuse_mixtures
+from ._deferring import Deferral, kept_on_device
+from ._kinds import number_of
 from ._pages import Page, Pages
 from ._syncs import Action, BatchLoop, adding_before, lacks_float64, one_line, replacing
-from ._throttling import is_detached, names_itself, refuse_changes, stripped
+from ._tensors import changed_below, is_detached, may_be_view, names_itself, stripped
 
 ITERATING = ("dict", "list", "tuple", "set", "sorted", "enumerate", "len", "sum", "zip")
 KEEPING = ("stored", "returned", "summed", "passed")
@@ -34,10 +37,6 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
     base = stripped(read)
     if base is None or (sync.how in ("cpu", "numpy") and not sync.scalar):
         raise Refuse("more than one number is read, or in an unusual way")
-    if (line := page.line_of_all_names(page.scope(read))) is not None:
-        raise Refuse(f"line {line} may read it by its name, among all that there are")
-    if sync.accumulator is not None:
-        refuse_mixtures(pages, page, loop, sync.accumulator, likely=True)
     seen = sorted((look for look in sync.looks if look.kind == "seen"), key=lambda look: look.site)
     used = [look for look in sync.looks if look.kind != "seen"]
     for look in used:
@@ -49,18 +48,16 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
     for look in used:
         if look.kind == "summed":
             renewed += summed_anew(pages(look.site), pages(look.site).node(look.site))
-        if look.kind in ("stored", "returned") and look.grown:
-            raise Refuse(f"line {look.site.line} keeps the sum, which goes on growing")
     promised: list[Action] = []
     if any(look.kind == "returned" for look in used):
         function = page.scope(read)
-        if not isinstance(function, ast.FunctionDef):
-            raise Refuse("what returns it is no plain function")
-        if sync.shared and sync.site.path != entry and not function.name.startswith("_"):
+        if not isinstance(function, ast.FunctionDef) or (
+            sync.shared and sync.site.path != entry and not function.name.startswith("_")
+        ):
             raise Refuse("other scripts may call the function that returns it")
         promised = annotated(page, function)
     shown = min((look.statement.line for look in used if look.kind == "shown"), default=None)
-    if not seen and shown is None:
+    if not seen and shown is None and not any(look.kind in ("stored", "summed") for look in used):
         raise Refuse("what looks at it is not seen")
     plan = Deferral([*kept(pages, page, loop, sync, base), *promised, *renewed], too_early=shown, likely=True)
     # what is converted once may be a number already, and so may what has no float64
@@ -98,17 +95,22 @@ def kept(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, base: ast.expr) 
     if any(look.kind == "summed" or not look.untouched for look in sync.looks):
         read = page.node(sync.site)
         computed = any(look.kind in KEEPING and not (look.untouched or look.grown) for look in sync.looks)
-        kind = number_of(pages, page, sync, read, likely=True)
+        kind, _ = number_of(page, sync, read)
         return kept_on_device(page, loop, sync, read, "float" if computed else kind)
     text = page.text(base) if sync.no_grad or is_detached(base) else f"{page.operand(base)}.detach()"
+    around = pages(loop.loop.site).node(loop.loop.site)
+    changed = changed_below(base, around if page.holds(around, base) else page.scope(base)) is not None
+    own = not (may_be_view(sync, base) or sync.replayed or changed)
     closed = text if text.endswith(")") else page.operand(base)
-    own = not may_be_view(sync, base) and not sync.replayed
-    try:
-        around = pages(loop.loop.site).node(loop.loop.site)
-        refuse_changes(page, base, around if page.holds(around, base) else page.scope(base))
-    except Refuse:
-        own = False
     return [replacing(sync.site, text if own else f"{closed}.clone()")]
+
+
+def annotated(page: Page, function: ast.FunctionDef) -> list[Action]:
+    """The annotation of a function that returns a tensor from now on. Raises ``Refuse``."""
+    numbers = [each for each in walk(function.returns) if dotted(each) == "float"] if function.returns else []
+    if numbers and "import torch\n" not in page.module.text:
+        raise Refuse(f"`{function.name}` promises to return a number")
+    return [replacing(page.site(each), "torch.Tensor") for each in numbers]
 
 
 def read_there(page: Page, look: Look, node: ast.AST, *, again: bool) -> str:
@@ -120,7 +122,7 @@ def read_there(page: Page, look: Look, node: ast.AST, *, again: bool) -> str:
     iterated = isinstance(around, ast.Call) and node in around.args and getattr(around.func, "id", "") in ITERATING
     if iterated or (isinstance(around, (ast.Attribute, ast.Subscript)) and around.value is node):
         raise Refuse(f"line {look.site.line} takes what is no number: it is kept in `{text}`")
-    if isinstance(node, (ast.Name, ast.Attribute)) and names_itself(page, node):
+    if names_itself(page, node):
         raise Refuse(f"line {look.site.line} shows the name `{text}` with its value")
     return f"{text}.item()" if look.sure and not again else f"float({text})"
 

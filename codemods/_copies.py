@@ -116,8 +116,3 @@ def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, .
                 is_once(program, loop) and before,
             )
     yield from (found[site] for site in sorted(found))
-
-
-def wish_is_elsewhere(loader: Loader) -> bool:
-    """Whether the GPU is used only if the user asks for it, which the place where the loader is made does not tell."""
-    return loader.goes_to.needs is not None and cuda_test(loader.goes_to) is None

@@ -11,14 +11,15 @@ from turbofix.domain.scopes import ModuleFile
 from turbofix.editing.edit import Edit, Refuse
 from turbofix.editing.imports import Names
 from turbofix.findings import Site
+from turbofix.regex import regex
 from turbofix.source.answers import everything, kept
-from turbofix.source.names import Bindings, dotted, reads_of
+from turbofix.source.names import Bindings, reads_of
 from turbofix.source.nodes import parse, walk
 from turbofix.source.places import LOOPS, Places
 from turbofix.training.model import TrainingProgram
-from turbofix.training.told.written import calls_by_name
 
 BOM = "\ufeff"
+ALL_NAMES = regex(r"\b(locals|vars)\(\)")
 
 
 class Page:
@@ -130,58 +131,23 @@ class Page:
         return self.bindings.writes(scope, name)
 
     def owner(self, name: str, node: ast.AST) -> ast.AST:
-        """The scope that owns a name as it is used at ``node``.
+        """The scope that owns a plain name as it is used at ``node``. Raises ``Refuse`` where others use it, too."""
+        if (reason := self.why_shared(name, node)) is not None:
+            raise Refuse(reason)
+        return self.scope(node)
 
-        Raises ``Refuse`` where other code may read or write it: a global of a function, a name that a nested function
-        uses, an attribute that is used outside this function.
-        """
+    def why_shared(self, name: str, node: ast.AST) -> str | None:
+        """Why other code than the scope of a node may read or write a plain name."""
         scope = self.scope(node)
-        top = name.partition(".")[0]
-        if (line := self.line_of_all_names(scope)) is not None:
-            raise Refuse(f"line {line} may read `{name}` by its name, among all that there are")
-        if isinstance(scope, ast.ClassDef):
-            raise Refuse(f"`{name}` belongs to a class")
-        if "." in name:
-            return self._only_here(name, scope)
-        if scope is not self.module.tree and not self.bindings.is_local(top, scope):
-            raise Refuse(f"`{name}` is a global, which other code may read")
-        if top in self.bindings.captured(scope) or self._is_read_by_functions(top, scope):
-            raise Refuse(f"a function defined beside it uses `{name}` too")
-        return scope
-
-    def line_of_all_names(self, scope: ast.AST) -> int | None:
-        """The line of a scope that takes all of its names at once: ``"...".format(**locals())``."""
-        for name in ("locals", "vars"):
-            for node in calls_by_name(self.module.tree).get(name, ()):
-                plain = isinstance(node.func, ast.Name) and not node.args and not node.keywords
-                above = self.parent(node)  # `"x" in locals()` asks for a name alone
-                asks = isinstance(above, ast.Compare) and isinstance(above.ops[-1], (ast.In, ast.NotIn))
-                if plain and not asks and self.scope(node) is scope:
-                    return node.lineno
+        if scope is not self.module.tree and ALL_NAMES.search(self.text(scope)):
+            return f"`{name}` may be read among all names that there are"
+        if isinstance(scope, ast.ClassDef) or (
+            scope is not self.module.tree and not self.bindings.is_local(name, scope)
+        ):
+            return f"`{name}` is a global, which other code may read"
+        if name in self.bindings.captured(scope) or self._is_read_by_functions(name, scope):
+            return f"a function defined beside it uses `{name}` too"
         return None
-
-    def maker(self, name: str, node: ast.AST) -> ast.AST:
-        """The function (or module) that makes what a plain name stands for, all of whose reads lie in it.
-
-        Raises ``Refuse`` for a global of a function, and where a function rebinds the name.
-        """
-        scope = self.bindings.owner(name, node, self.module)
-        if scope is self.module.tree and self.scope(node) is not scope:
-            raise Refuse(f"`{name}` is a global, which other code may read")
-        if any(isinstance(each, (ast.Global, ast.Nonlocal)) and name in each.names for each in walk(scope)):
-            raise Refuse(f"a function defined beside it sets `{name}` too")
-        return scope
-
-    def _only_here(self, name: str, scope: ast.AST) -> ast.AST:
-        attribute = name.rpartition(".")[2]
-        for node in everything(self.module.tree):
-            if (
-                isinstance(node, ast.Attribute)
-                and node.attr == attribute
-                and not (dotted(node) == name and self.scope(node) is scope)
-            ):
-                raise Refuse(f"`{name}` is used on line {node.lineno} too, outside this function")
-        return scope
 
     def _is_read_by_functions(self, name: str, scope: ast.AST) -> bool:
         """Whether a function nested anywhere below the scope sees this very name."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
@@ -10,7 +9,6 @@ from turbofix.codemod import Codemod
 from turbofix.editing.edit import Refuse
 from turbofix.findings import Evidence, Refusal, Site
 from turbofix.records import dataclass
-from turbofix.regex import regex
 from turbofix.training.model import ALWAYS, Guard, Step, Sync, TrainingProgram
 
 from ._carrying import carried
@@ -19,9 +17,6 @@ from ._loaders import is_inside
 from ._pages import Pages, pages_of
 from ._syncs import BatchLoop, loop_words, read_text, runs_each_time, shows_in, why_it_stays
 from ._throttling import Throttling, throttling
-
-CHECKING = regex(r"torchmetrics\.(\w+\.)*\w*(accuracy|precision|recall|f1|auroc|confusion|jaccard)", re.IGNORECASE)
-"""Figures of classes, which are looked at for numbers that are no class (``validate_args``)."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +82,9 @@ class Outlook:
             return f"; {sentence(always, *found)}"
         needed = (each for each in always.chores if each.purpose is not None and each.kind == "synchronize")
         chore = next((each for each in needed if is_certain(each.guard, under)), None)
-        if chore is not None:
-            return f"; {chore.site.line_from(loop.path)} waits for all work of the GPU {loop_words(always)} as well"
-        checks = next((each for each in always.calls if CHECKING.match(each.qualname)), None)
-        if checks is None:
+        if chore is None:
             return ""
-        where = checks.site.line_from(loop.path)
-        return f"; torchmetrics looks at its input on {where}, and still waits {loop_words(always)}"
+        return f"; {chore.site.line_from(loop.path)} waits for all work of the GPU {loop_words(always)} as well"
 
 
 def is_certain(guard: Guard, under: Guard) -> bool:
@@ -108,9 +99,9 @@ def outlook(program: TrainingProgram, waiting: Waiting) -> Outlook:
 
 
 def _outcome(program: TrainingProgram, waiting: Waiting, sync: Sync, shown: Throttling) -> Deferral | str:
-    """How a read is put off: as it is proven, else as it is likely; the reason why it is not."""
+    """How a read is put off: as the text of its loop tells, else as what looks at it does; the reason why it is not."""
     pages = pages_of(program)
-    reason = _proven(pages, waiting, sync, shown)
+    reason = _plain(pages, waiting, sync, shown)
     if isinstance(reason, Deferral) or sync.plain:
         return reason
     try:
@@ -123,13 +114,12 @@ def _outcome(program: TrainingProgram, waiting: Waiting, sync: Sync, shown: Thro
     return plan if plan.too_early is None or plan.too_early in lines else reason
 
 
-def _proven(pages: Pages, waiting: Waiting, sync: Sync, shown: Throttling) -> Deferral | str:
+def _plain(pages: Pages, waiting: Waiting, sync: Sync, shown: Throttling) -> Deferral | str:
     if (reason := why_it_stays(sync)) is not None:
         return reason
-    if sync.use == "shown" and not is_shown_now_and_then(waiting, sync):
+    if sync.use == "shown" and sync.show is not None and not is_shown_now_and_then(waiting, sync):
         if not any(sync.site in show.syncs for show in shows_in(waiting.loop, waiting.syncs)):
             return "it is shown only now and then, and could be read there"
-        assert sync.show is not None
         reason = shown.refused.get(sync.site) or shown.refused.get(sync.show.statement)
         return reason or Deferral(too_early=sync.show.statement.line)
     try:

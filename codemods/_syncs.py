@@ -123,22 +123,18 @@ def why_it_stays(sync: Sync) -> str | None:
         return "its value decides what the program does next"
     if sync.use == "returned":
         return "the number is returned to the caller in every step"
-    if sync.unread and not sync.forgotten:
-        return "nothing reads the list that it is stored in"
     if sync.how == "metric":
         return "the metric that takes it keeps it on the host"
     if sync.use == "other" or sync.how in ("bool", "data", "other"):
         return "the number is used for more than a sum or a message"
     if sync.plain and sync.use != "shown":
         return f"`{one_line(sync.of_text)}` may be a plain number, which has no tensor's methods"
-    if sync.use in ("summed", "meter") and sync.how in ("cpu", "numpy") and not sync.scalar:
+    if sync.use == "summed" and sync.how in ("cpu", "numpy") and not sync.scalar:
         return "the tensor is copied to the host whole"
     if sync.use == "summed" and (sync.accumulator is None or not sync.accumulator.simple):
         reason = sync.accumulator.why_not_simple if sync.accumulator is not None else "where it is summed is not known"
         name = sync.accumulator.text if sync.accumulator is not None else "the sum"
         return f"`{name}` cannot become a tensor: {reason}"
-    if sync.use == "meter" and (sync.meter is None or sync.meter.computes_only is None):
-        return "the object that takes the value does more with it than a tensor survives"
     if sync.use == "shown":
         return why_shown(sync.show, sync.guard) if sync.show is not None else "where it is shown is not known"
     return None
@@ -148,10 +144,8 @@ def why_shown(show: Show, guard: Guard) -> str | None:
     """Why a message cannot be shown less often."""
     if guard.kind == "every_n":
         where = f" on line {guard.tests[-1].line}" if guard.tests else ""
-        return f"the interval of its guard{where} is {guard.every}, so that every step passes"
-    if not show.alone:
-        return "the call that shows it may do more than that"
-    return None
+        return f"the interval of its guard{where} is {guard.every}, so that every step passes: raise it"
+    return None if show.alone else "the call that shows it may do more than that"
 
 
 def shows_in(loop: BatchLoop, waiting: tuple[Sync, ...]) -> tuple[Show, ...]:

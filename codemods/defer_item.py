@@ -28,13 +28,11 @@ When refused
     - Where the number decides what the program does next, or is shown in every step (``throttle-logging`` comes first).
     - Where a step does more with it than keep, sum or return it, or other scripts may call what returns it.
     - Where the sum itself is stored in each step, or may be a number already.
-    - Where nothing reads it, and each step's time is taken beside it.
-    - In an evaluation where a mask picks what is read: the host waits for that anyway.
     - In an evaluation that runs once, beside a training of many passes.
 
 Risk
-    exact: sums, and what is printed of them, are the same bit for bit. equivalent: where a meter of the script's
-    averages on the GPU, or a step divides what it adds, the last of sixteen digits can differ; and what is likely.
+    exact: sums, and what is printed of them, are the same bit for bit. equivalent: where a step divides what it adds,
+    the last of sixteen digits can differ; and what is likely.
 
 Measured
     Taking one wait out of a step: 5–7 % (torchtune 522); waits of 40–50 ms were seen (fvdb 144).
@@ -42,6 +40,7 @@ Measured
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from turbofix.assumptions import DISPLAY_ONLY, ON_GPU
@@ -51,11 +50,11 @@ from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.training.evidence import of_guard, of_loop, of_sum
 from turbofix.training.model import Accumulator, Step, Sync, TrainingProgram
 
-from ._deferring import Deferral, detached_sum, timed_line
+from ._deferring import Deferral
 from ._frameworks import LEFT
 from ._listed import made_at_once
 from ._loaders import ONCE, is_once
-from ._pages import page_of, pages_of
+from ._pages import page_of
 from ._staying import Told, Waiting, is_shown_now_and_then, outlook, within
 from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, on_gpu, one_line, read_text, replacing, waits
 from ._trainers import evidence
@@ -85,7 +84,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for loop in batch_loops(program):
         waiting = Waiting(loop, waits(loop, program), interval(loop, program))
         for sync in waiting.syncs:
-            if sync.site in told or sync.site[:2] in whole or (sync.unread and not sync.forgotten):
+            if sync.site in told or sync.site[:2] in whole:
                 continue
             told.add(sync.site)
             message = f"the host waits for {read_text(sync)} {loop_words(loop)}{purpose(sync)}"
@@ -107,16 +106,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if isinstance(found, str):
                 yield codemod.refuse(sync.site, message, found, evidence=seen)
                 continue
-            beside, timed = view.beside((sync.site,), sync.guard), timed_line(pages_of(program)(loop.loop.site), loop)
-            aside = f"; line {timed} takes the time of each step, which no longer holds the wait" if timed else ""
-            likely = found.likely or (timed is not None and sync.use not in ("summed", "meter", "stored"))
+            beside = view.beside((sync.site,), sync.guard)
             yield codemod.finding(
                 sync.site,
-                f"{message}{beside}{aside}",
+                f"{message}{beside}",
                 plan=(*found.actions,),
-                risk=Risk.EQUIVALENT if sync.use == "meter" or likely or found.rounded else Risk.EXACT,
+                risk=Risk.EQUIVALENT if found.likely or found.rounded else Risk.EXACT,
                 evidence=seen,
-                assumes=((DISPLAY_ONLY,) if likely else ()) + (on_gpu(sync, loop, program) or ()),
+                assumes=((DISPLAY_ONLY,) if found.likely else ()) + (on_gpu(sync, loop, program) or ()),
                 for_speed=isinstance(loop, Step),  # timed steps do not show what an evaluation takes
                 worth=None if isinstance(loop, Step) and not beside else Worth.SMALL,
             )
@@ -147,10 +144,7 @@ def purpose(sync: Sync) -> str:
         return ""
     if sync.use == "summed" and sync.accumulator is not None:
         return f", only to add it to `{sync.accumulator.text}`"
-    if sync.use == "nothing":
-        return ", and nothing reads it"
-    stored = "keep it in a list that nothing reads" if sync.forgotten else "store it"
-    said = {"meter": "average it", "shown": "show it now and then", "stored": stored}
+    said = {"shown": "show it now and then", "stored": "store it"}
     return f", only to {said[sync.use]}" if sync.use in said else ""
 
 
@@ -168,7 +162,11 @@ def leaks(program: TrainingProgram) -> Iterator[Finding]:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Keep the value on the device, and read it where somebody looks."""
     plan = finding.plan
-    actions = detached_sum(page_of(edit, plan.update), plan) if isinstance(plan, Accumulator) else plan
-    assert isinstance(actions, (list, tuple))
-    for action in actions:
+    if isinstance(plan, Accumulator):
+        added = getattr(page_of(edit, plan.update).node(plan.update), "value", None)
+        assert isinstance(added, ast.expr)
+        edit.insert_after(page_of(edit, plan.update).site(added), ".detach()")
+        return
+    assert isinstance(plan, tuple)
+    for action in plan:
         action(edit)

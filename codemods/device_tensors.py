@@ -19,10 +19,8 @@ Use instead
             noise = torch.randn(images.size(0), 100, device="cuda")
 
     What is copied is followed back through names and functions to the calls that fill memory of the host. A function
-    that returns it gets a parameter ``device=None``. What numpy makes of numbers (``np.triu``, ``np.tile``) torch
-    makes. Where ``if use_cuda:`` decides over the copy, it chooses: ``device="cuda" if use_cuda else "cpu"``.
-    A tensor that an object keeps on the host, and that is copied whenever it is read, stays on the device from its
-    first copy on.
+    that returns it gets a parameter ``device=None``.
+    Where ``if use_cuda:`` decides over the copy, it chooses: ``device="cuda" if use_cuda else "cpu"``.
 
 When refused
     Nothing is said of set-up code. It is refused
@@ -51,7 +49,7 @@ from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.training.evidence import of_device, of_loop
-from turbofix.training.model import Creation, Evaluation, Guard, MovedAgain, Placement, Step, TrainingProgram
+from turbofix.training.model import Creation, Evaluation, Guard, Placement, Step, TrainingProgram
 
 from ._loaders import ONCE, is_once
 from ._precision import filled, on_a_gpu
@@ -110,13 +108,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     assumes=assumes,
                     worth=Worth.SMALL if seldom or made.switch.off or isinstance(loop, Evaluation) else None,
                 )
-    for again in program.moved_again:
-        goes = goes_there(program, again.to)
-        if goes is not None and again.site not in told and not is_seldom(again.guard, kept=True):
-            told.add(again.site)
-            lies = f"`{again.name}` lies on the host, and is copied to the GPU whenever it is read"
-            seen = of_device(again.to, again.site)
-            yield codemod.finding(again.site, lies, plan=again, evidence=seen, assumes=(*goes, ALL_MOVED))
 
 
 def goes_there(program: TrainingProgram, to: Placement) -> tuple[Assumption, ...] | None:
@@ -136,10 +127,6 @@ def is_seldom(guard: Guard, *, kept: bool = False) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Tell the call the device, and take the copy away."""
     plan = finding.plan
-    if isinstance(plan, MovedAgain):
-        edit.before(plan.statement, f"{plan.name} = {plan.name}.{plan.told}")
-        edit.cut(plan.site, plan.moved)
-        return
     assert isinstance(plan, Creation)
     for call in plan.calls:
         device = "device" if call.inside else device_of(edit, plan, call.site)
@@ -152,8 +139,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     for helper in plan.helpers:
         edit.parameter(helper.function, "device=None", helper.beside)
         edit.argument(helper.call, "device", device_of(edit, plan, helper.call))
-    for site in plan.needless:
-        edit.delete(site)
     if plan.unused is not None:
         edit.delete(plan.unused)
     elif plan.moved is not None:

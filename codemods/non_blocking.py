@@ -59,7 +59,7 @@ from ._copies import KEPT, Copying, copyings, is_kept
 from ._loaders import called, copies_itself, is_timed
 from ._pages import pages_of
 from ._precision import filled, version
-from ._throttling import changed_line
+from ._tensors import changed_line
 
 codemod = Codemod(
     __name__,
@@ -207,7 +207,7 @@ def unless_changed(program: TrainingProgram, copy: Copying) -> Copying:
     given = copied.targets if isinstance(copied, ast.Assign) else []
     replaced = {dotted(single) for target in given for single in targets(target)}
     for each in sorted({one for one in (name, *views) if one is not None} - replaced if name is not None else ()):
-        line = changed_line(page, each, code, call.lineno, since=call.lineno)
+        line = changed_line(each, code, call.lineno)
         if line is not None:
             why = f"line {line} changes `{each}` on the host, perhaps before the copy has read it"
             return replace(copy, value=None, why_not=why)

@@ -48,7 +48,7 @@ from turbofix.training.data.pinning import BY_DEEPSPEED, gives_graphs, is_idle, 
 from turbofix.training.evidence import of_device, of_loader
 from turbofix.training.model import Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
 
-from ._copies import KEPT, Copying, eased, is_kept, wish_is_elsewhere
+from ._copies import KEPT, Copying, eased, is_kept
 from ._loaders import ONCE, called, copies_itself, is_read_once, is_timed, reason_beside
 from ._precision import cuda_test, on_a_gpu, requote
 from ._trainers import on_gpu
@@ -161,8 +161,6 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         return "its batches are objects of a class of their own, which are pinned only if it has a pin_memory method"
     if pin.state == "option" and pin.option is not None and pin.edit_at is None:
         return f"the script has a switch for it: pass {pin.option}"
-    if wish_is_elsewhere(loader):
-        return f"the script uses the GPU only with {loader.goes_to.needs}, which the place of this call does not tell"
     return reason_beside(pin) or (ONCE if is_read_once(program, loader) else None)
 
 

@@ -20,18 +20,17 @@ Use instead
                 progress.set_postfix(loss=f"{loss.item():.4f}")
 
     The interval is 50 steps, or 10 in a loop that is known to be over after 100. A loop that does not count its steps
-    gets ``enumerate``. Where a number, an option's default or a setting is the interval, and is 1, it becomes 10.
-    Lightning's trainer gets a bar that is drawn every 50 steps; a trainer that logs in every step logs in every tenth.
+    gets ``enumerate``. Lightning's trainer gets a bar that is drawn every 50 steps.
 
 When refused
     Nothing is said of what is shown every ten steps or more seldom, and of messages that read no tensor. It is refused
 
     - for lines that ``print(..., file=...)`` writes, which are kept complete;
     - in a ``while`` that counts no steps, or in another function than the loop (unless that only shows);
-    - where the message calls what may do more than show, or its number serves other purposes;
+    - where its number serves other purposes;
     - where all that it shows is read in each step anyway: nothing is gained;
     - in an evaluation that runs once, beside a training of many passes, or whose rows in a log are its result;
-    - where a guard of yours with the interval 1 does more than to show: raise it.
+    - where a guard of yours has the interval 1: raise it.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
@@ -42,27 +41,25 @@ Measured
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from turbofix.assumptions import DISPLAY_ONLY, ON_GPU
 from turbofix.codemod import Codemod
-from turbofix.editing.edit import Edit, Refuse
+from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.records import dataclass
-from turbofix.training.evidence import of_guard, of_loop, of_value
-from turbofix.training.model import Show, Step, Sync, Training, TrainingProgram
+from turbofix.training.evidence import of_guard, of_loop
+from turbofix.training.model import Show, Step, Sync, TrainingProgram
 
+from ._bars import BAR, Slower, bar_of, slow_down
+from ._counting import paced
 from ._deferring import Deferral
-from ._loaders import ONCE, is_once, mend_help, reason_beside
+from ._loaders import ONCE, is_once
 from ._pages import Page, page_of, pages_of
 from ._staying import Outlook, Told, Waiting, outlook, sentence
 from ._syncs import (
     GAIN,
-    INTERVAL,
     ROWS,
-    SHORT_INTERVAL,
-    BatchLoop,
     batch_loops,
     interval,
     loop_words,
@@ -72,12 +69,8 @@ from ._syncs import (
     waits,
     why_shown,
 )
-from ._throttling import Throttling, guarding, paced, refuse_more_than_messages
+from ._throttling import Throttling, guarding
 from ._trainers import on_gpu as trains_on_gpu
-
-BAR = "enable_progress_bar"
-LOGGED_EVERY = ("log_every_n_steps", "logging_steps")
-SLOWER = f"TQDMProgressBar(refresh_rate={INTERVAL})"
 
 codemod = Codemod(
     __name__,
@@ -97,25 +90,6 @@ class Plan:
     shown: Throttling
 
 
-@dataclass(frozen=True)
-class Default:
-    """The number or the option's default that says how often messages are shown, their statements, and their tests."""
-
-    place: Site
-    option: str | None
-    shown: tuple[Site, ...]
-    tests: tuple[Site, ...]
-
-
-@dataclass(frozen=True)
-class Slower:
-    """Lightning's trainer, its callbacks, and the bar that it is to get."""
-
-    trainer: Site
-    callbacks: Site | None
-    bar: str
-
-
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Messages of every step for which the host waits."""
@@ -128,16 +102,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         view = outlook(program, waiting)
         for show in shows_in(loop, waiting.syncs):
             seen = (of_loop(loop), *of_guard(show.guard))
-            default = default_of(program, loop, waiting, show) if unknown is None else None
-            if default is not None:
-                if default.place not in told:
-                    told.add(default.place)
-                    what = default.option or "the interval, which is 1,"
-                    wait = f"the host waits for the GPU {loop_words(loop)} to show values, unless {what} is raised"
-                    yield codemod.finding(
-                        default.place, wait, plan=default, evidence=seen, assumes=(DISPLAY_ONLY,), for_speed=timed
-                    )
-                continue
             reason = unknown or view.shown.refused.get(show.statement) or reads_stay(view, show)
             if not timed and show.kind in ("writer", "tracker"):
                 reason = reason or "the rows that an evaluation writes are its result: average them, and write one"
@@ -172,63 +136,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     )
     yield from shared.refusals(codemod)
     for training in program.trainings:
-        for name in LOGGED_EVERY if trains_on_gpu(training) is not False else ():
-            given = training.argument(name)
-            at, seen = given.edit_at, (of_value(name, given, training.site),)
-            if at is None or not given.known or given.values != (1,):
-                continue
-            message = f"the trainer reads numbers back in every step to log them; one row in {SHORT_INTERVAL} stays"
-            reason, raised = unknown or reason_beside(given), Default(at, given.option, (), ())
-            if reason is not None:
-                yield codemod.refuse(at, message, f"{reason}; set `{name}={SHORT_INTERVAL}`", evidence=seen)
-            else:
-                yield codemod.finding(at, message, plan=raised, evidence=seen, assumes=(DISPLAY_ONLY,))
         if training.in_bar and trains_on_gpu(training) is not False and training.argument(BAR).values != (False,):
-            yield bar_of(program, training, unknown)
-
-
-def bar_of(program: TrainingProgram, training: Training, unknown: str | None) -> Finding | Refusal:
-    """The bar of Lightning's trainer, which by default is drawn in every step, and reads what is logged for it."""
-    message = "the progress bar reads this value back in every step: the host waits for the GPU"
-    given, bar = training.argument("callbacks"), training.argument(BAR)
-    old = training.module is not None and training.module.old is not None
-    reason = unknown
-    if training.parsed or training.open_mapping:
-        reason = "what callbacks there are is said elsewhere"
-    elif old or (bar.state != "absent" and bar.values != (True,)):
-        reason = "whether there is such a bar is not known"
-    elif given.state != "absent" and (given.site is None or list_at(pages_of(program)(given.site), given.site) is None):
-        reason = "its callbacks are no list that is written down"
-    if reason is not None:
-        return codemod.refuse(training.in_bar[0], message, f"{reason}; give the trainer `{SLOWER}` among its callbacks")
-    seen = (of_value("callbacks", given, training.site),)
-    rests = (DISPLAY_ONLY,) if trains_on_gpu(training) else (DISPLAY_ONLY, ON_GPU)
-    plan = Slower(training.site, given.site, f"{training.qualname.rpartition('.')[0]}.callbacks.TQDMProgressBar")
-    return codemod.finding(training.in_bar[0], message, plan=plan, evidence=seen, assumes=rests)
-
-
-def list_at(page: Page, site: Site) -> ast.expr | None:
-    """The list that an expression is, as it stands there or as the one statement that makes it has it."""
-    node = page.node(site)
-    made = page.writes(node.id, page.scope(node)) if isinstance(node, ast.Name) else []
-    value = made[0].value if len(made) == 1 and isinstance(made[0], ast.Assign) else node
-    while isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-        value = value.left  # `[a, b] + more`
-    return node if isinstance(node, ast.expr) and isinstance(value, ast.List) else None
-
-
-def slow_down(edit: Edit, plan: Slower) -> None:
-    """Give a trainer a bar that is drawn every so many steps."""
-    given = plan.callbacks
-    shown = f"{edit.name(plan.bar, plan.trainer)}(refresh_rate={INTERVAL})"
-    if given is None:
-        edit.argument(plan.trainer, "callbacks", f"[{shown}]")
-        return
-    node = list_at(page_of(edit, given), given)
-    text = edit.text(given)
-    if isinstance(node, ast.List):
-        text = f"{text[:-1].rstrip().rstrip(',')}, {shown}]" if node.elts else f"[{shown}]"
-    edit.replace(given, text if isinstance(node, ast.List) else f"[*{text}, {shown}]")
+            yield bar_of(codemod, program, training, unknown)
 
 
 def leaves_out(view: Outlook, page: Page, place: Site) -> bool:
@@ -266,24 +175,6 @@ def is_first(view: Outlook, show: Show, outcome: Deferral | str) -> bool:
     return isinstance(outcome, Deferral) and outcome.too_early in view.shown.lines_with(show.statement)
 
 
-def default_of(program: TrainingProgram, loop: BatchLoop, waiting: Waiting, show: Show) -> Default | None:
-    """The number that does nothing but to say how often values are shown, if it is 1."""
-    given = show.interval
-    if given is None or given.edit_at is None or given.values != (1,) or waiting.every is None:
-        return None
-    loops: tuple[BatchLoop, ...] = (*program.steps, *program.evaluations)
-    told = [(each, each.interval) for loop in loops for each in loop.shows if each.interval is not None]
-    same = [(each, interval.site) for each, interval in told if interval.edit_at == given.edit_at]
-    if not {*given.reads} <= {site for _, site in same} or reason_beside(given) is not None:
-        return None
-    tests = {each.guard.tests[-1] for each, _ in same}
-    under = [sync for each in loops for sync in each.syncs if tests & {*sync.guard.tests}]
-    if not under or any(sync.use != "shown" for sync in under) or not all(each.alone for each, _ in same):
-        return None
-    statements = tuple(sorted({each.statement for each, _ in same}))
-    return Default(given.edit_at, given.option, statements, tuple(sorted(tests)))
-
-
 def places(view: Outlook, show: Show, how_often: str, *, refused: bool) -> Iterator[tuple[Site, str]]:
     """The expressions that a person would change: the message, and the reads for it on other lines.
 
@@ -313,9 +204,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if isinstance(plan, Slower):
         slow_down(edit, plan)
         return
-    if isinstance(plan, Default):
-        raise_default(edit, plan)
-        return
     assert isinstance(plan, Plan)
     shown = plan.shown
     for action in shown.common:
@@ -328,16 +216,3 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     for actions in shown.hoisted.values():
         for action in actions:
             action(edit)
-
-
-def raise_default(edit: Edit, plan: Default) -> None:
-    """Let an option's messages be shown every so many steps unless it is given. Raises ``Refuse``."""
-    for test in plan.tests:
-        page = page_of(edit, test)
-        choice = page.parent(page.node(test))
-        if not isinstance(choice, ast.If) or choice.orelse:
-            raise Refuse(f"the test on line {test.line} decides over more than messages")
-        shown = [page.node(site) for site in plan.shown if site.path == test.path]
-        refuse_more_than_messages(page, choice.body, [each for each in shown if isinstance(each, ast.stmt)])
-    edit.replace(plan.place, str(SHORT_INTERVAL))
-    mend_help(edit, plan.place, "1", str(SHORT_INTERVAL))

@@ -28,10 +28,10 @@ When refused
     Nothing is said of data that are known to be few. It is refused
 
     - where only a part of the training is moved: move the model, its batches and what the step makes;
-    - where a comment says why the CPU is used, or the program speaks of the CPU itself;
+    - where the program speaks of the CPU itself;
     - where the model acts in an environment, a state at a time, and has no wide convolution;
     - where a sequence is packed by its lengths, or a model is scripted, quantised or exported;
-    - where a model is built, or a tensor made, in another file than the script: others may use it.
+    - where a model is built, or a tensor is made, in another file than the script: others may use it.
 
 Risk
     equivalent: other kernels round differently, and dropout draws from the GPU's generator. Without a GPU nothing
@@ -55,7 +55,7 @@ from turbofix.records import dataclass
 from turbofix.training.evidence import of_loop
 from turbofix.training.model import Batch, Framework, Held, Model, Step, TrainingProgram, Unplaced
 
-from ._loaders import gives_reason, mend_help, node_of, reason_beside
+from ._loaders import mend_help, node_of, reason_beside
 from ._options import TurnedOn
 from ._precision import ENVIRONMENTS
 from ._trainers import Switch, evidence, is_off, why_not
@@ -75,12 +75,7 @@ codemod = Codemod(
 WIDE = 32
 """Channels of a convolution that has enough to compute for a GPU."""
 
-FEW_SAMPLES = 1000
-FEW_STEPS = 100
-LONGEST = 100
-
-NAMED = frozenset(("cpu", "debug"))
-"""What configurations are called that are meant for the CPU."""
+FEW_SAMPLES, FEW_STEPS, LONGEST = 1000, 100, 100
 
 
 @dataclass(frozen=True)
@@ -138,10 +133,6 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
             continue
         message = "Lightning's trainer is told to train on the CPU"
         reason = why_not(program, training, "accelerator", "auto")
-        if not NAMED.isdisjoint(site.path.stem.split("_")):
-            reason = f"{site.path.name} is meant for it: choose another one of its group when you start the script"
-        if given.comment is not None and gives_reason(given.comment):
-            reason = f"the comment may say why it is so: {given.comment}"
         plan = Plan(None, (Held(site, "auto", given.option, quoted=True),))
         yield codemod.offer(
             site, message, reason, plan=plan, evidence=evidence(training, "accelerator"), assumes=(ALL_MOVED,)
@@ -159,16 +150,16 @@ def held_back(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         return
     site, options = program.held[0].site, [each.option for each in program.held if each.option is not None]
     message = "no step of this training reaches a CUDA GPU although it moves by a device: this chooses it"
-    said = next((each for held in program.held for each in held.comments if gives_reason(each)), None)
-    seen = tuple(map(of_loop, program.steps[:1]))
-    comment = f"the comment may say why it is so: {said}" if said is not None else None
-    if (why := comment or answers_one(program)) is not None:
-        yield codemod.refuse(site, message, why, evidence=seen)
-    else:
-        assumes = (ALL_MOVED, OPTION_DEFAULT) if options else (ALL_MOVED,)
-        worth = Worth.SMALL if any(is_toy(program, step) for step in program.steps) else Worth.HIGH
-        plan = Plan(None, program.held)
-        yield codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+    assumes = (ALL_MOVED, OPTION_DEFAULT) if options else (ALL_MOVED,)
+    few = answers_one(program) is not None or any(is_toy(program, step) for step in program.steps)
+    yield codemod.finding(
+        site,
+        message,
+        plan=Plan(None, program.held),
+        evidence=tuple(map(of_loop, program.steps[:1])),
+        assumes=assumes,
+        worth=Worth.SMALL if few else Worth.HIGH,
+    )
 
 
 def answers_one(program: TrainingProgram) -> str | None:
@@ -207,15 +198,12 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     found = plan.all_of_it
     if found is None:
         return
-    at = found.before or found.after
+    at = found.after
     assert at is not None
     device = edit.free_name("device", at)
     cuda, cpu = edit.quoted("cuda", at), edit.quoted("cpu", at)
     chosen = f"{edit.name('torch.device', at)}({cuda} if {edit.name('torch.cuda.is_available', at)}() else {cpu})"
-    if found.before is not None:
-        edit.before(found.before, f"{device} = {chosen}")
-    else:
-        edit.after(at, "", f"{device} = {chosen}")
+    edit.after(at, "", f"{device} = {chosen}")
     for model in found.models:
         edit.insert_after(model, f".to({device})")
     for batch in found.batches:
@@ -254,8 +242,6 @@ def moved(batch: Batch, device: str) -> tuple[str, ...]:
     """The lines that move the tensors of a batch: one for two or three of them, if they have room in it."""
     if batch.kind == "mapping":
         return (f"{batch.names[0]} = {{name: each.to({device}) for name, each in {batch.names[0]}.items()}}",)
-    if batch.kind == "list":
-        return (f"{batch.names[0]} = [each.to({device}) for each in {batch.names[0]}]",)
     each = [f"{name}.to({device})" for name in batch.names]
     together = f"{', '.join(batch.names)} = {', '.join(each)}"
     if len(each) <= 3 and batch.at.column + len(together) <= LONGEST:

@@ -598,47 +598,6 @@ def test_an_early_continue_guards_what_follows() -> None:
     assert (guard.kind, guard.every) == ("every_n", 50)
 
 
-METER = """
-class AverageMeter:
-    def __init__(self):
-        self.reset()
-
-    def reset(self):
-        self.val = self.avg = self.sum = self.count = 0
-
-    def update(self, val, n=1):
-        self.val = val
-        self.sum += val * n
-        self.count += n
-        self.avg = self.sum / self.count
-
-    def __str__(self):
-        return f"{self.val:.3f} ({self.avg:.3f})"
-
-
-class Best:
-    def __init__(self):
-        self.best = 1e9
-
-    def update(self, value, n=1):
-        if value < self.best:
-            self.best = value
-"""
-
-
-@pytest.mark.parametrize(("meter", "computes"), [("AverageMeter", True), ("Best", False)])
-def test_meters(meter: str, computes: bool) -> None:
-    text = FLAT.replace("total += loss.item() * len(x)", "meter.update(loss.item(), len(x))").replace(
-        "for epoch in range(3):", f"from meters import {meter}\nmeter = {meter}()\nfor epoch in range(3):"
-    )
-    found = program(text, meters=METER)
-    sync = only_step(found).syncs[0]
-    if computes:
-        assert sync.use == "meter" and sync.meter is not None and sync.meter.computes_only
-    else:
-        assert sync.use == "control" or (sync.meter is not None and not sync.meter.computes_only)
-
-
 def test_a_progress_bar() -> None:
     text = FLAT.replace(
         "for i, (x, y) in enumerate(loader):", "bar = tqdm(loader)\n    for i, (x, y) in enumerate(bar):"

@@ -94,14 +94,6 @@ def test_what_is_hardly_noticed_says_so() -> None:
     assert not [each for each in found if each.codemod == "loader-workers" and "others" in each.message]
 
 
-def test_a_wait_of_torchmetrics_stays() -> None:
-    figure = "        torchmetrics.functional.accuracy(out, y, task='multiclass', num_classes=8)\n        # counted\n"
-    found = findings(TRAINING.replace("LAYERS", WIDE).replace("        # counted\n", figure))
-    (read,) = [each for each in found if each.codemod == "defer-item" and "loss" in each.message]
-    assert read.message.endswith("; torchmetrics looks at its input on line 32, and still waits in every step")
-    assert (read.worth, read.gain) == (Worth.SMALL, None)
-
-
 def test_a_graph_that_is_kept_is_no_wait() -> None:
     found = findings(TRAINING.replace("LAYERS", WIDE).replace("loss.item()", "loss"))
     (sum_,) = [each for each in found if each.codemod == "defer-item" and "graph" in each.message]

@@ -9,36 +9,15 @@ from pathlib import Path
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
-from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import parse, unreadable, walk
 
 
 def takers(analysis: Analysis, module: ModuleFile, names: Set[str]) -> Iterator[tuple[ast.AST, ModuleFile]]:
-    """Where other files take these names of a file: ``from common import scaler``, ``common.scaler``.
-
-    Files are told apart by the last part of their name alone, so that there may be some too many.
-    """
-    own = {module.path.stem, module.path.parent.name}
+    """Where other files take these names of a file: ``from common import scaler``, ``common.scaler``."""
     for other in analysis.execution.modules.values():
-        if other is module:
-            continue
-        holding: set[str] = set()  # what the file may be called there
-        for statement in every(ast.ImportFrom, other.tree):
-            if not statement.level and (statement.module or "").partition(".")[0] == "torch":
-                continue
-            brought = {alias.name for alias in statement.names}
-            here = (statement.module or "").rpartition(".")[2] in own or not statement.module
-            if here and (brought & names or "*" in brought):
-                yield statement, other
-            holding |= {alias.asname or alias.name for alias in statement.names if alias.name in own}
-        for plain in every(ast.Import, other.tree):
-            for alias in plain.names:
-                if own & set(alias.name.split(".")):
-                    holding.add(alias.asname or alias.name.partition(".")[0])
-        for used in every(ast.Attribute, other.tree) if holding else ():
-            if used.attr in names and (dotted(used.value) or "").partition(".")[0] in holding:
-                yield used, other
+        for node in _taken(other.tree, other.path, module.path, analysis, names) if other is not module else ():
+            yield node, other
 
 
 def takers_outside(
@@ -46,7 +25,7 @@ def takers_outside(
 ) -> Iterator[tuple[ast.AST, Path]]:
     """The same of the project's files that this program does not import: another script may run them.
 
-    They are told apart by the paths that their imports lead to; only files whose text is as ``where`` asks are read.
+    Only files whose text is as ``where`` asks are read.
     """
     own = {module.path.stem, module.path.parent.name}
     words = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(own)))})\b")

@@ -9,10 +9,10 @@ from dataclasses import field
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeGuard
 
-from turbofix.domain.scopes import Lazy, ModuleFile, Scope
+from turbofix.domain.scopes import Frame as Executed
+from turbofix.domain.scopes import Lazy, ModuleFile
 from turbofix.domain.trace import Control, Event
 from turbofix.domain.values import (
-    NUMBER,
     UNKNOWN,
     Bound,
     Const,
@@ -29,7 +29,6 @@ from turbofix.domain.values import (
     Sequence,
     Tensor,
     Value,
-    join,
     join_all,
     members,
 )
@@ -37,15 +36,13 @@ from turbofix.interpreter.execution import Execution
 from turbofix.library.tables import BARS, canonical
 from turbofix.records import dataclass
 from turbofix.source.answers import every, once_per_node, parents_in, statements
-from turbofix.source.names import ASSIGNING, Bindings, default_of, parameters, written
+from turbofix.source.names import ASSIGNING, Bindings, parameters, written
 from turbofix.source.nodes import walk
 from turbofix.source.places import LOOPS, SCOPES, Places, contains
 from turbofix.source.site import Site
 
 if TYPE_CHECKING:
     from turbofix.domain.trace import LoopRecord
-
-_DEPTH = 8
 
 
 @dataclass(eq=False, slots=True)  # never changed once made, and made by the ten thousand (see ``values``)
@@ -75,14 +72,6 @@ def stack_of(frames: tuple[Frame, ...]) -> tuple[object, ...]:
 
 
 @dataclass(eq=False)
-class Evaluated:
-    """What a name can be, as far as a search of some depth tells."""
-
-    value: Value | None
-    depth: int
-
-
-@dataclass(eq=False)
 class Facts:
     """The execution, indexed."""
 
@@ -104,10 +93,9 @@ class Facts:
     _levels: dict[Control, Event] | None = None
     _first: dict[ast.AST, tuple[Frame, ...]] | None = None
     _nodes: dict[int, list[Event]] | None = None
-    _recordings: dict[ast.AST, list[Scope]] | None = None
+    _executions: dict[ast.AST, list[Executed]] | None = None  # by the function or file
     _attributes: dict[str, list[tuple[ast.AST, ast.AST, ModuleFile]]] | None = None
     _changes: list[tuple[ast.Call | ast.Attribute, ModuleFile]] | None = None
-    _values: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.bindings = Bindings(self.places)
@@ -348,74 +336,33 @@ class Facts:
 
     # --- the value of an expression -----------------------------------------------------------------------------
 
-    def evaluate(self, node: ast.AST | None, frames: tuple[Frame, ...], depth: int = _DEPTH) -> Value | None:
-        """What an expression in the innermost frame can be, as far as names, attributes and literals tell."""
-        if node is None or not frames or depth < 0:
+    def executions(self, scope: ast.AST) -> list[Executed]:
+        """All that was executed of a function's text, or of a file's."""
+        if self._executions is None:
+            self._executions = {}
+            for each in self.execution.frames.values():
+                body = each.function.node if each.function is not None else each.module.tree
+                self._executions.setdefault(body, []).append(each)
+        return self._executions.get(scope, [])
+
+    def evaluate(self, node: ast.AST | None, frames: tuple[Frame, ...]) -> Value | None:
+        """What an expression was in the innermost frame, else whenever it was executed; else what its names end as."""
+        if node is None or not frames:
             return None
         frame = frames[-1]
+        own = self.execution.frames.get(frame.opener) if frame.opener is not None else None
+        found = own.values.get(node) if own is not None else None
+        if found is None:
+            found = join_all(each.values.get(node) for each in self.executions(frame.scope))
+        if found is not None:
+            return settled_name(found)
         if isinstance(node, ast.Constant):
             return Const(node.value, Origin(node, frame.module))
         if isinstance(node, ast.Name):
-            return self._evaluate_name(node, frames, depth)
+            return self.named(node.id, self.bindings.owner(node.id, node, frame.module), frame)
         if isinstance(node, ast.Attribute):
-            base = self.evaluate(node.value, frames, depth - 1)
-            return join_all(attribute(member, node.attr) for member in members(base))
-        if isinstance(node, ast.IfExp):
-            return join(
-                self.evaluate(node.body, frames, depth - 1) or UNKNOWN,
-                self.evaluate(node.orelse, frames, depth - 1) or UNKNOWN,
-            )
-        if isinstance(node, ast.BoolOp):
-            return join_all(self.evaluate(each, frames, depth - 1) or UNKNOWN for each in node.values)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            inner = self.evaluate(node.operand, frames, depth - 1)
-            if isinstance(inner, Const) and isinstance(inner.value, (int, float)):
-                return Const(-inner.value, Origin(node, frame.module))
-            return inner
-        if isinstance(node, ast.BinOp):
-            return self._evaluate_sum(node, frames, depth)
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            base = self.evaluate(node.value, frames, depth - 1)
-            return join_all(element(member, node.slice.value) for member in members(base))
-        if isinstance(node, ast.Call):
-            for event in self.at(node):
-                if event.result is not None:
-                    return event.result
-            if isinstance(node.func, ast.Name) and node.func.id in ("int", "float", "str") and len(node.args) == 1:
-                return self.evaluate(node.args[0], frames, depth - 1)
+            return join_all(attribute(each, node.attr) for each in members(self.evaluate(node.value, frames)))
         return None
-
-    def _evaluate_name(self, node: ast.Name, frames: tuple[Frame, ...], depth: int) -> Value | None:
-        frame = frames[-1]
-        owner = self.bindings.owner(node.id, node, frame.module)
-        if isinstance(owner, ast.Module):
-            return settled_name(frame.module.scope.names.get(node.id))
-        writes = self.bindings.writes(owner, node.id)
-        known = self._recorded(owner, node.id, frame)
-        parameter = any(each.arg == node.id for each in parameters(owner))
-        if known is not None and len(writes) + parameter <= 1:
-            return known
-        if owner is not frame.scope:
-            return known
-        key = (owner, node.id, *stack_of(frames))
-        seen = self._values.get(key)
-        if seen is not None and seen.depth >= depth:
-            return seen.value
-        # A name that is set from itself is, meanwhile, what it was at its end.
-        self._values[key] = Evaluated(known or UNKNOWN, _DEPTH)
-        found: Value | None = self._evaluate_parameter(node.id, frames, depth) or UNKNOWN if parameter else None
-        for write in writes:
-            value: Value | None = None
-            if isinstance(write, ast.AugAssign):
-                value = NUMBER
-            elif isinstance(write, ast.Assign):
-                if any(isinstance(each, ast.Name) for each in write.targets):
-                    value = self.evaluate(write.value, frames, depth - 1)
-            elif isinstance(write, (ast.AnnAssign, ast.NamedExpr)) and isinstance(write.target, ast.Name):
-                value = self.evaluate(write.value, frames, depth - 1)
-            found = join(found, value or known or UNKNOWN)
-        self._values[key] = Evaluated(found, depth)
-        return found
 
     def offered(self, node: ast.expr, module: ModuleFile) -> str | None:
         """The qualified name of what Python or a library offers by a name; None for what the program may have made."""
@@ -439,78 +386,12 @@ class Facts:
         return node
 
     def named(self, name: str, scope: ast.AST, frame: Frame) -> Value | None:
-        """What a name of a function or of the frame's module was at its end."""
+        """What a name was at the end of the frame's module, of the call that it stands for, or of any call."""
         if isinstance(scope, ast.Module):
             return settled_name(frame.module.scope.names.get(name))
-        return self._recorded(scope, name, frame)
-
-    def _recorded(self, owner: ast.AST, name: str, frame: Frame) -> Value | None:
-        """What a name of a function was at the end of the call that a frame stands for, or of any call of it."""
-        scopes = self.execution.scopes
-        if frame.opener is not None and owner is frame.scope and frame.opener in scopes:
-            return settled_name(scopes[frame.opener].names.get(name))
-        if self._recordings is None:
-            self._recordings = {}
-            for control, scope in scopes.items():
-                if isinstance(control.detail, Function):
-                    self._recordings.setdefault(control.detail.node, []).append(scope)
-        return join_all(settled_name(scope.names.get(name)) for scope in self._recordings.get(owner, ()))
-
-    def parameter(self, name: str, frames: tuple[Frame, ...]) -> Value | None:
-        """What a parameter of the innermost frame's function is given there."""
-        return self._evaluate_parameter(name, frames, _DEPTH)
-
-    def _evaluate_parameter(self, name: str, frames: tuple[Frame, ...], depth: int) -> Value | None:
-        frame = frames[-1]
-        if len(frames) > 1 and isinstance(frame.call, ast.Call):
-            argument = argument_for(name, frame, frame.call)
-            if argument is not None:
-                return self.evaluate(argument, frames[:-1], depth - 1)
-            if frame.function is not None and frame.function.cls is not None:
-                first = parameters(frame.scope)[:1]
-                if first and first[0].arg == name:
-                    return self._receiver(frame.call, frames[:-1], depth)
-        default = default_of(frame.scope, name)
-        if default is not None:
-            outer = Frame(frame.module.tree, frame.module, default, None, ())
-            value = self.evaluate(default, (outer,), depth - 1)
-            if value is not None:
-                return value if len(frames) > 1 else Option(name, value, Origin(default, frame.module), "parameter")
-        return None
-
-    def _receiver(self, call: ast.Call, frames: tuple[Frame, ...], depth: int) -> Value | None:
-        if isinstance(call.func, ast.Attribute):
-            value = self.evaluate(call.func.value, frames, depth - 1)
-            if value is not None and not isinstance(value, External):
-                return value
-        for event in self.at(call):
-            for candidate in (event.result, event.receiver):
-                if any(isinstance(member, Instance) for member in members(candidate)):
-                    return candidate
-        return None
-
-    def _evaluate_sum(self, node: ast.BinOp, frames: tuple[Frame, ...], depth: int) -> Value | None:
-        left = self.evaluate(node.left, frames, depth - 1)
-        right = self.evaluate(node.right, frames, depth - 1)
-        if isinstance(left, Const) and isinstance(right, Const):
-            a, b = left.value, right.value
-            if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-                try:
-                    if isinstance(node.op, ast.Add):
-                        return Const(a + b)
-                    if isinstance(node.op, ast.Sub):
-                        return Const(a - b)
-                    if isinstance(node.op, ast.Mult):
-                        return Const(a * b)
-                    if isinstance(node.op, ast.FloorDiv):
-                        return Const(a // b)
-                    if isinstance(node.op, ast.Div):
-                        return Const(a / b)
-                    if isinstance(node.op, ast.Pow) and abs(b) < 64:
-                        return Const(a**b)
-                except (ZeroDivisionError, OverflowError):
-                    return NUMBER
-        return NUMBER if left is not None and right is not None else None
+        own = self.execution.frames.get(frame.opener) if frame.opener is not None else None
+        calls = [own] if own is not None and scope is frame.scope else self.executions(scope)
+        return join_all(settled_name(each.scope.names.get(name)) for each in calls)
 
     def owns_loop(self, loop: ast.AST, module: ModuleFile, node: ast.AST) -> bool:
         """Whether a node stands in the text of a loop's body."""

@@ -422,61 +422,33 @@ class Guards:
     # --- processes ----------------------------------------------------------------------------------------------
 
     def is_rank(self, node: ast.AST | None, frames: tuple[Frame, ...], depth: int = 5) -> bool:
-        """Whether an expression is a process's rank, or a test of it."""
-        if node is None or depth < 0:
-            return False
-        if isinstance(node, ast.Compare):
-            return any(self.is_rank(each, frames, depth) for each in (node.left, *node.comparators))
-        if isinstance(node, ast.BoolOp):
-            return any(self.is_rank(each, frames, depth) for each in node.values)
-        if isinstance(node, ast.UnaryOp):
-            return self.is_rank(node.operand, frames, depth)
-        if isinstance(node, ast.BinOp):
-            return self.is_rank(node.left, frames, depth) or self.is_rank(node.right, frames, depth)
-        if isinstance(node, ast.IfExp):
-            return self.is_rank(node.body, frames, depth) or self.is_rank(node.orelse, frames, depth)
-        if isinstance(node, ast.Subscript):
-            return isinstance(node.slice, ast.Constant) and node.slice.value in _RANK_VARIABLES
-        if isinstance(node, ast.Call):
-            return self._calls_rank(node, frames, depth)
-        if isinstance(node, ast.Attribute) and node.attr in _RANK_ATTRIBUTES:
-            return True
-        if not isinstance(node, (ast.Name, ast.Attribute)):
-            return False
+        """Whether an expression is made of a process's rank: ``dist.get_rank() == 0``, ``args.local_rank``."""
+        for each in walk(node) if node is not None and depth > 0 else ():
+            if getattr(each, "attr", "") in _RANK_ATTRIBUTES or getattr(each, "value", None) in _RANK_VARIABLES:
+                return True
+            if isinstance(each, (ast.Name, ast.Attribute)) and self._names_rank(each, frames, depth):
+                return True
+        return False
+
+    def _names_rank(self, node: ast.Name | ast.Attribute, frames: tuple[Frame, ...], depth: int) -> bool:
+        """An option for it, a name that is set to it, or a small function of the project that returns it."""
         last = (dotted(node) or "").rpartition(".")[2]
         for member in members(self.facts.evaluate(node, frames)):
-            if isinstance(member, Option) and member.name.lstrip("-") in _RANK_OPTIONS:
+            parameter = isinstance(member, Opaque) and member.how == "parameter" and last in _RANK_OPTIONS
+            if parameter or (isinstance(member, Option) and member.name.lstrip("-") in _RANK_OPTIONS):
                 return True
-            if isinstance(member, Opaque) and member.how == "parameter" and last in _RANK_OPTIONS:
-                return True
-        return isinstance(node, ast.Name) and self._defined_as_rank(node, frames, depth)
-
-    def _calls_rank(self, node: ast.Call, frames: tuple[Frame, ...], depth: int) -> bool:
-        """``dist.get_rank()``, ``int(os.environ["RANK"])``, or a small function of the project that returns one."""
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _RANK_ATTRIBUTES:
-            return True
-        first = node.args[0] if node.args else None
-        if isinstance(first, ast.Constant) and first.value in _RANK_VARIABLES:
-            return True
-        if isinstance(node.func, ast.Name) and node.func.id in ("int", "bool"):
-            return self.is_rank(first, frames, depth)
-        for member in members(self.facts.evaluate(node.func, frames)):
             if isinstance(member, External) and member.qualname.rpartition(".")[2] in _RANK_ATTRIBUTES:
                 return True
-            if isinstance(member, Function) and isinstance(member.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                inner = Frame(member.node, member.module, member.node, None, (), member)
-                returned = [each.value for each in walk(member.node) if isinstance(each, ast.Return)]
-                if len(member.node.body) <= 6 and any(self.is_rank(each, (inner,), depth - 2) for each in returned):
+            if isinstance(member, Function) and isinstance(member.node, ast.FunctionDef) and len(member.node.body) <= 6:
+                inner = (Frame(member.node, member.module, member.node, None, (), member),)
+                returned = (each.value for each in walk(member.node) if isinstance(each, ast.Return))
+                if any(self.is_rank(each, inner, depth - 2) for each in returned):
                     return True
-        return False
-
-    def _defined_as_rank(self, node: ast.Name, frames: tuple[Frame, ...], depth: int) -> bool:
-        frame = frames[-1]
-        owner = self.facts.bindings.owner(node.id, node, frame.module)
-        for write in self.facts.bindings.writes(owner, node.id):
-            if isinstance(write, (ast.Assign, ast.AnnAssign)) and self.is_rank(write.value, frames, depth - 1):
-                return True
-        return False
+        if not isinstance(node, ast.Name):
+            return False
+        writes = self.facts.bindings.writes(self.facts.bindings.owner(node.id, node, frames[-1].module), node.id)
+        values = (each.value for each in writes if isinstance(each, (ast.Assign, ast.AnnAssign)))
+        return any(self.is_rank(each, frames, depth - 1) for each in values)
 
 
 @once_per_node

@@ -86,7 +86,6 @@ class Placement:
     test: str | None = None
     tests: tuple[Site, ...] = ()
     mps: bool = False  # it may also be a device that is neither CPU nor CUDA (mps, xpu, torch.accelerator's choice)
-    needs: str | None = None  # of a loader's: the option without which no GPU is used, where no words tell it there
 
     @property
     def reaches_cuda(self) -> bool:
@@ -110,7 +109,7 @@ class Read:
 
     site: Site
     statement: Site
-    when: Literal["every_step", "every_n", "condition", "after_loop", "elsewhere"]
+    when: Literal["every_step", "every_n", "condition", "after_loop"]
     show: Site | None = None  # the statement that shows it, where it is only shown (directly, or through names)
 
 

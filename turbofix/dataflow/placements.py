@@ -33,7 +33,7 @@ from turbofix.regex import regex
 from turbofix.source.answers import kept
 from turbofix.source.names import dotted, loads, parameters
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS
+from turbofix.source.places import FUNCTIONS, blocks
 
 Where = Literal["cpu", "cuda", "conditional", "unknown"]
 Kind = Literal["device", "string", "index", "tensor", "unknown"]
@@ -121,16 +121,11 @@ def _device_of_option(option: Option) -> tuple[str, str]:
     """An option's device is the user's choice, so it is never certain."""
     kinds = set()
     for default in members(option.default):
-        if isinstance(default, Const) and isinstance(default.value, str):
+        text = isinstance(default, Const) and isinstance(default.value, str)
+        if text or (isinstance(default, Computed) and default.name.startswith("cuda:")):
             kinds.add("string")
-        elif isinstance(default, Const) and isinstance(default.value, int):
-            kinds.add("index")
-        elif isinstance(default, Computed) and default.name.startswith("cuda:"):
-            kinds.add("string")
-        elif isinstance(default, Made) and default.kind == "device":
-            kinds.add("device")
         else:
-            kinds.add("unknown")
+            kinds.add("index" if isinstance(default, Const) and isinstance(default.value, int) else "unknown")
     return "conditional", (kinds.pop() if len(kinds) == 1 else "unknown")
 
 
@@ -196,46 +191,11 @@ class Devices:
             same = {identity(each) for each in members(here)} == {identity(each) for each in members(there)}
             if known and same and (device is None or not self._only_asks_torch(words, event)):
                 return replace(placement, where=where)
-        return Placement(where, needs=next(filter(None, (self._needed(move, to) for move, to in moves)), None))
+        return Placement(where)
 
     def named(self, words: str, event: Event) -> Value | None:
         """What a name (``device``, ``args.device``) stands for at an event."""
         return self._value_of(words, event)
-
-    def _needed(self, move: Event, placement: Placement) -> str | None:
-        """The option without which the device of a transfer is the CPU: by the last binding, where there are several.
-
-        As in ``torch.device("cuda" if args.backend == "gpu" and torch.cuda.is_available() else "cpu")``.
-        """
-        if placement.text is None or not _NAME.fullmatch(placement.text):
-            return None
-        made = [each for each in members(self._value_of(placement.text, move)) if isinstance(each, Made)]
-        origins = [each.origin for each in made if each.kind == "device"]
-        if not origins or any(each.module is not origins[0].module for each in origins):
-            return None
-        module = origins[0].module
-        last = max((each.node for each in origins), key=lambda node: getattr(node, "lineno", 0))
-        for choice in walk(last):
-            if isinstance(choice, ast.IfExp) and _says(choice.body, "cuda") and _says(choice.orelse, "cpu"):
-                parts = choice.test.values if isinstance(choice.test, ast.BoolOp) else [choice.test]
-                if not (isinstance(choice.test, ast.BoolOp) and isinstance(choice.test.op, ast.Or)):
-                    frame = Frame(module.tree, module, last, None, ())
-                    return next(filter(None, (self._off_by_default(part, frame) for part in parts)), None)
-        return None
-
-    def _off_by_default(self, test: ast.expr, frame: Frame) -> str | None:
-        """The option that a test asks for and that is off, or another one, unless it is given."""
-        asked, wanted = test, None
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
-            asked, wanted = test.left, test.comparators[0]
-        if wanted is not None and not isinstance(wanted, ast.Constant):
-            return None
-        found = members(self.facts.evaluate(asked, (frame,)))
-        if len(found) != 1 or not isinstance(found[0], Option) or not isinstance(found[0].default, Const):
-            return None
-        default = found[0].default.value
-        on = default == wanted.value if isinstance(wanted, ast.Constant) else bool(default)
-        return None if on or found[0].how == "parameter" or found[0].derived else found[0].name
 
     def _value_of(self, words: str, event: Event, *, before: bool = False) -> Value | None:
         """What a name (``device``, ``args.device``) stands for at an event; None where it may not be set ``before``."""
@@ -265,7 +225,8 @@ class Devices:
             return False
         earlier: list[ast.stmt] = []
         for first in [anchor, *self.facts.places.ancestors(anchor, module)]:
-            block = next((block for block in _blocks(self.facts.places.parent(first, module)) if first in block), [])
+            parent = self.facts.places.parent(first, module)
+            block = next((each for each in blocks(parent) if first in each), []) if parent is not None else []
             earlier += block[: block.index(first)] if first in block else []
         known = {id(each) for each in earlier}
         if any(known.isdisjoint(map(id, (each, *self.facts.places.ancestors(each, module)))) for each in writes):
@@ -402,16 +363,6 @@ def is_dtype(value: Value | None) -> bool:
         or (isinstance(member, Opaque) and member.name.rpartition(".")[2] == "dtype")
         for member in found
     )
-
-
-def _says(node: ast.expr, device: str) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(device)
-
-
-def _blocks(node: ast.AST | None) -> list[list[ast.stmt]]:
-    """The blocks of statements of a compound statement, a definition or a module."""
-    named = (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
-    return [block for block in named if isinstance(block, list)]
 
 
 def _always_sets(statement: ast.stmt, words: str) -> bool:

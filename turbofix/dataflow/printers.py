@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 
 from turbofix.dataflow.facts import Facts, Frame
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
-from turbofix.domain.values import Function, members
-from turbofix.source.answers import once_per_node
 from turbofix.source.names import dotted, loaded, parameters
 from turbofix.source.nodes import walk
 
@@ -21,18 +18,15 @@ _CALLS = frozenset(
 )  # fmt: skip
 """What may be called for a message."""
 
-_COMPUTES = re.compile(rf"abs|min|max|sum|divmod|time\.time|math\.\w+|(.*\.)?({'|'.join(sorted(_CALLS))})")
-"""The same, and what computes with it."""
-
 _MORE = (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda)
 
 
-def shown_at(facts: Facts, event: Event) -> tuple[ast.AST, ModuleFile, tuple[Frame, ...]]:
+def shown_at(facts: Facts, event: Event) -> tuple[ast.AST, ModuleFile]:
     """Where something is shown: the call itself, or that of the function which only shows it for its callers."""
     node, module, frames = event.node, event.module, facts.frames(event)
     while len(frames) > 1 and isinstance(frames[-1].call, ast.Call) and only_shows(facts, frames):
         node, module, frames = frames[-1].call, frames[-2].module, frames[:-1]
-    return node, module, frames
+    return node, module
 
 
 def only_shows(facts: Facts, frames: tuple[Frame, ...]) -> bool:
@@ -65,35 +59,9 @@ def only_shows(facts: Facts, frames: tuple[Frame, ...]) -> bool:
             name = dotted(each.func) or "" if isinstance(each, ast.Call) else "int"
             if name.rpartition(".")[2] in _CALLS or name.endswith("environ.get"):
                 continue
-            assert isinstance(each, ast.Call)
-            if isinstance(each.func, ast.Attribute) and each.func.attr in _CALLS:
+            if isinstance(each, ast.Call) and getattr(each.func, "attr", "") in _CALLS:
                 continue
-            called = members(facts.evaluate(each.func, frames))
-            if not called or not all(isinstance(one, Function) and only_looks_up(one.node) for one in called):
-                return False
+            return False
         return True
 
     return all(map(shows, function.body)) and any(loaded(each) & given for each in function.body)
-
-
-_LOOKS_UP = (
-    ast.arguments, ast.arg, ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
-    ast.Return, ast.If, ast.For, ast.Pass, ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign,
-    ast.Call, ast.keyword, ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Constant, ast.IfExp, ast.Compare,
-    ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.JoinedStr, ast.FormattedValue,
-    ast.Tuple, ast.List, ast.ListComp, ast.GeneratorExp, ast.comprehension,
-)  # fmt: skip
-
-
-@once_per_node
-def only_looks_up(function: ast.AST) -> bool:
-    """Whether a function binds nothing but its own names, and calls nothing but what computes: it gives a part of what
-    it was given, or a text of it."""
-    body = function.body if isinstance(function, ast.FunctionDef) else []
-    nodes = [node for statement in body for node in walk(statement)]
-    return bool(body) and all(
-        isinstance(node, _LOOKS_UP)
-        and (not isinstance(node, ast.Call) or _COMPUTES.fullmatch(dotted(node.func) or "") is not None)
-        and (isinstance(node, ast.Name) or not isinstance(getattr(node, "ctx", None), ast.Store))
-        for node in nodes
-    )

@@ -21,7 +21,7 @@ from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Instance, Option, Origin, members
 from turbofix.library.tables import TRAINERS_START
 from turbofix.records import dataclass
-from turbofix.source.names import default_of, is_main_test
+from turbofix.source.names import is_main_test
 
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: eq,
@@ -249,14 +249,14 @@ def _presence(facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: in
     if not isinstance(node, ast.Name):
         return None
     frame = frames[-1]
+    held = [getattr(each, "value", MADE) is None for each in members(facts.evaluate(node, frames))]
+    if held and len({*held}) == 1:
+        return Stand(None if held[0] else MADE)
     owner = facts.bindings.owner(node.id, node, frame.module)
     writes = facts.bindings.writes(owner, node.id)
     if owner is frame.scope and not writes and isinstance(frame.call, ast.Call):
         passed = argument_for(node.id, frame, frame.call)
-        default = default_of(frame.scope, node.id)
-        if passed is not None:
-            return _presence(facts, passed, frames[:-1], depth - 1)
-        return Stand(default.value) if isinstance(default, ast.Constant) else None
+        return _presence(facts, passed, frames[:-1], depth - 1) if passed is not None else None
     return _last_written(facts, writes, frames, depth) if owner is frame.scope else None
 
 

@@ -135,11 +135,6 @@ class Flow:
             control = control.up
         return None
 
-    def frames_of(self, scope: ast.AST) -> list[Frame]:
-        """All that was executed of a function's text, or of a file's."""
-        files = (each for each in self.execution.frames.values() if each.function is None)
-        return self._bodies.get(scope) or [each for each in files if each.module.tree is scope]
-
     def callees(self, frame: Frame, call: ast.AST) -> list[Frame]:
         """The executions of the project's functions that a call stands for."""
         return self._called.get((id(frame), call), [])

@@ -344,7 +344,7 @@ class Survey:
         cls = self.frames[-1].function.cls if self.frames[-1].function is not None else None
         if not first or cls is None:
             return {}
-        owner = self.analysis.facts.parameter(first[0], self.frames)
+        owner = self.analysis.facts.named(first[0], self.scope, self.frames[-1])
         found: dict[str, Value] = {}
         for member in members(owner):
             if isinstance(member, Instance) and len(members(owner)) == 1:

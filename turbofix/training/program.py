@@ -25,7 +25,7 @@ from turbofix.training.data.preloading import preloads
 from turbofix.training.data.rebuilt import rebuilts
 from turbofix.training.data.same_items import same_items
 from turbofix.training.devices.chosen import held_back
-from turbofix.training.devices.factories import creations_in_passes, moved_again
+from turbofix.training.devices.factories import creations_in_passes
 from turbofix.training.devices.unplaced import unplaced
 from turbofix.training.frameworks.configurations import told_by
 from turbofix.training.frameworks.lightning import with_feeding
@@ -144,7 +144,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         schedule=schedule(analysis),
         old_names=old_names(analysis),
         creations=creations_in_passes(analysis) if trains and not steps else (),
-        moved_again=moved_again(analysis, steps) if trains else (),
         averagings=averagings(analysis, steps),
         repeated=repeated(analysis, asked),
         run=run(analysis, steps, read) if framework in (Framework.PYTORCH, Framework.ACCELERATE) else None,

@@ -110,16 +110,16 @@ class _Search:
         """The literal, with what is said of it; None for one that does not stand for the CPU."""
         node, module, places = root.origin.node, root.origin.module, self.facts.places
         parent = places.parent(node, module)
-        site, comments = places.site(node, module), places.comments_at(node, module)
+        site = places.site(node, module)
         plain = isinstance(parent, _PLAIN) or (isinstance(parent, ast.IfExp) and parent.orelse is node)
         try:
             value = ast.literal_eval(node)
         except ValueError:
-            return Held(site, None, root.option, comments)
+            return Held(site, None, root.option)
         if value is not False and value not in ("cpu", "mps", -1, "-1"):
             return None
         wanted = "" if value is False else root.wanted if value in ("cpu", "mps") else "0"
-        return Held(site, wanted, root.option, comments, type(value) is str, not plain)
+        return Held(site, wanted, root.option, type(value) is str, not plain)
 
 
 def _named(value: Value | None) -> Iterator[tuple[str, Origin | None, str | None] | None]:

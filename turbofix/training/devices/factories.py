@@ -7,12 +7,11 @@ the calls that fill memory of the host. Where these and numbers are all that it 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import field, replace
 from functools import partial
 
-from turbofix.dataflow.facts import Frame, constants, qualnames
+from turbofix.dataflow.facts import constants
 from turbofix.dataflow.placements import device_of
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.reaching import readers
@@ -21,12 +20,10 @@ from turbofix.domain.scopes import Frame as Executed
 from turbofix.domain.tensors import DTYPES, is_dtype
 from turbofix.domain.trace import Arguments, Event, Passed
 from turbofix.domain.values import (
-    UNKNOWN,
     Computed,
     Const,
     External,
     Host,
-    Instance,
     Opaque,
     Option,
     Sequence,
@@ -38,11 +35,10 @@ from turbofix.domain.values import (
 )
 from turbofix.library.tables import FROM_HOST, words
 from turbofix.records import dataclass
-from turbofix.source.names import dotted, parameters, stores, targets, targets_of
+from turbofix.source.names import dotted, parameters
 from turbofix.source.nodes import walk
-from turbofix.source.places import COMPREHENSIONS, LOOPS
-from turbofix.source.site import Site
-from turbofix.training.model import Creation, Guard, Helper, Made, MovedAgain, Placement, Step
+from turbofix.source.places import LOOPS
+from turbofix.training.model import Creation, Guard, Helper, Made, Placement
 
 _FILLED = words("zeros ones full empty eye arange zeros_like ones_like full_like empty_like")
 """Functions of torch that compute what they make without reading memory, and the same on every device."""
@@ -59,8 +55,6 @@ _KEEPING = words(
     """
 )
 """Methods and functions that give the same numbers on every device."""
-_PACKING = words("contiguous clone repeat tril triu")
-"""Those whose result has a place of its own for each number, whatever they are called on."""
 _DRAWING = words("normal_ uniform_ random_ bernoulli_ exponential_")
 _SAMPLING = words("bernoulli multinomial poisson dropout normal")
 _SHAPED_AS = words("expand_as view_as reshape_as")
@@ -86,21 +80,13 @@ _LEGACY = {
     "BoolTensor": "torch.bool",
 }
 """Types of tensors, which take sizes or numbers, and what ``torch.empty`` is told for them."""
+
+
 _DRAWN_BY_NUMPY = {
-    **{f"numpy.random.{name}": name for name in ("randn", "rand")},
+    **{f"numpy.random.{name}": name for name in ("randn", "rand", "normal")},
     **dict.fromkeys(words("numpy.random.random numpy.random.random_sample numpy.random.sample"), "rand"),
     "numpy.random.standard_normal": "randn",
-    "numpy.random.normal": "normal",
 }
-_FILLED_BY_NUMPY = words("numpy.zeros numpy.ones numpy.eye numpy.identity")
-_NUMBERS = {
-    **dict.fromkeys(("bool", "bool_", "numpy.bool_"), "torch.bool"),
-    **dict.fromkeys(("uint8", "numpy.uint8"), "torch.uint8"),
-    **dict.fromkeys(("int", "int64", "numpy.int64", "long"), "torch.long"),
-    **dict.fromkeys(("float32", "numpy.float32"), "torch.float32"),
-    **dict.fromkeys(("float", "float64", "numpy.float64", "double"), "torch.double"),
-}
-"""Types of numpy's numbers, as torch calls them."""
 
 
 def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> tuple[Creation, ...]:
@@ -117,7 +103,6 @@ def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> 
     return tuple(sorted(kept, key=lambda each: each.site))
 
 
-_INNER = (*COMPREHENSIONS, ast.Lambda, ast.IfExp, ast.BoolOp)  # which may not come to what lies in them
 _PASSES = frozenset(("forward", "training_step", "compute_loss"))
 
 
@@ -140,71 +125,6 @@ def _guard(analysis: Analysis, event: Event, loop: ast.AST | None) -> Guard:
     frames = analysis.facts.frames(event)
     scope = frames[-1].scope
     return analysis.guards.judge_all(analysis.guards.tests_around(event.node, scope, frames, returns=True), scope)
-
-
-def moved_again(analysis: Analysis, steps: Iterable[Step]) -> tuple[MovedAgain, ...]:
-    """Tensors that the program's objects keep on the host, and copy to a GPU in every step or forward pass."""
-    facts, places = analysis.facts, analysis.facts.places
-    loops = {step.loop.site for step in steps}
-    found: dict[ast.AST, MovedAgain] = {}
-    for event in facts.of("transfer"):
-        node, module = event.node, event.module
-        copied = node.func if isinstance(node, ast.Call) and event.name in ("to", "cuda") else None
-        if not isinstance(node, ast.Call) or not isinstance(copied, ast.Attribute):
-            continue
-        kept, statement = copied.value, places.statement(node, module)
-        while isinstance(kept, ast.Subscript):
-            kept = kept.value
-        name, scope = dotted(kept), places.function(node, module)
-        if not isinstance(kept, ast.Attribute) or name is None or scope is None or event.arguments is None:
-            continue
-        plain = isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign))
-        inside = [each for each in walk(statement) if isinstance(each, _INNER) and node in walk(each)] if plain else []  # type: ignore[arg-type]
-        if not plain or any(ast.unparse(getattr(each, "test", node)) != f"{name} is not None" for each in inside):
-            continue
-        around = loops & {places.site(each.node, each.module) for each in facts.loops(event)}
-        fresh = {dotted(each) for one in facts.loops(event) for made in targets_of(one.node) for each in targets(made)}
-        if name.partition(".")[0] in fresh or (not around and _pass_of(analysis, event) is None):
-            continue
-        if any(each is not None and is_dtype(each.value) for each in event.arguments.positions[:1]):
-            continue
-        passed = _device_passed(event.arguments)
-        told = passed is None or (passed.node is not None and _is_plain(analysis, passed.node))
-        if told and _is_kept_on_host(analysis, kept, scope, facts.frames(event)):
-            given = ", ".join(places.text(each, module) for each in (*node.args, *node.keywords))
-            found[node] = MovedAgain(
-                places.site(node, module),
-                places.site(copied.value, module),
-                name,
-                f"{copied.attr}({given})" + f" if {name} is not None else None" * bool(inside),
-                places.site(statement, module),  # type: ignore[arg-type]
-                analysis.devices.of_transfer(event),
-                _guard(analysis, event, None),
-            )
-    return tuple(sorted(found.values(), key=lambda each: each.site))
-
-
-def _is_kept_on_host(analysis: Analysis, kept: ast.Attribute, scope: ast.AST, frames: tuple[Frame, ...]) -> bool:
-    """Whether an attribute is a tensor that torch made on the host, and that stays what it is."""
-    facts, held = analysis.facts, list(members(analysis.facts.evaluate(kept, frames)))
-    owners = members(facts.evaluate(kept.value, frames))
-    if not owners or not all(isinstance(each, Instance) for each in owners):
-        return False
-    if not held or not all(isinstance(each, Tensor) and each.device == "cpu" and each.origin for each in held):
-        return False
-    sources = [each.origin.node for each in held if isinstance(each, Tensor) and each.origin is not None]
-    made = [{event.name for event in facts.at(each) if event.kind == "call"} for each in sources]
-    learns = any("Parameter" in name for names in made for name in names)
-    if learns or any(each in set(walk(scope)) for each in sources):
-        return False
-    written = rf"register_(?:buffer|parameter)\(\s*f?[\"']{kept.attr}\b|\.{kept.attr}\[[^\]]*\] *[-+*/]?= "
-    registers = re.compile(written)
-    if any(registers.search(each.text) for each in analysis.execution.modules.values()):
-        return False
-    given = {name for each in walk(scope) if isinstance(each, ast.stmt) for name, _ in stores(each)}
-    rounds = (each for loop in walk(scope) if isinstance(loop, LOOPS) for each in walk(loop))
-    anew = {name for each in rounds if isinstance(each, ast.stmt) for name, _ in stores(each)}  # as a batch is
-    return dotted(kept) not in given and (dotted(kept) or "").partition(".")[0] not in anew
 
 
 def _merged(first: Creation, second: Creation) -> Creation:
@@ -275,7 +195,6 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creatio
         unsure=not like and passed is not None and "unknown" in {device_of(each)[1] for each in members(passed.value)},
         unused=facts.places.site(unused, event.module) if unused is not None else None,
         helpers=tuple(making.helpers.values()),
-        needless=tuple(making.needless),
         only_if=" ".join(facts.places.text(chosen.test, event.module).split()) if chosen is not None else None,
         why_not=why_not,
     )
@@ -314,13 +233,12 @@ class _Making:
     computes: bool = False  # something is computed of it, which a GPU may round differently
     meets: bool = False  # what it meets on the way may lie on the host
     leaf: bool = False  # it is told to take gradients on the way
-    packed: bool = False  # what lies outside of this gives its numbers places of their own
-    spread: bool = False  # the copy does: of what was expanded, or cut out of a larger tensor
+    fresh: bool = False  # what lies outside of this gives its numbers places of their own
+    spread: bool = False  # the copy gives its numbers places of their own: of what was expanded, or made once for many
     names: dict[ast.AST, ast.stmt] = field(default_factory=dict)  # what it is named on the way, by definition
     parts: list[ast.AST] = field(default_factory=list)  # statements that write into it
     helpers: dict[ast.AST, Helper] = field(default_factory=dict)  # functions that make it
     reasons: list[str] = field(default_factory=list)
-    needless: list[Site] = field(default_factory=list)  # statements of which nothing is left
     chosen: ast.If | None = None  # only there is it copied, and it goes on behind it
 
     def follow(self, node: ast.expr) -> bool:
@@ -331,10 +249,9 @@ class _Making:
             return self._is_tensor(node) and self._name(node)
         if isinstance(node, ast.Subscript):
             self.bare = False
-            self.spread = self.spread or not (self.packed or _is_dense(node.slice))
             return self.follow(node.value) and (_is_cut(node.slice) or self._operands([node.slice]))
         if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare)) and self._is_tensor(node):
-            self.bare, self.computes, self.packed = False, True, True
+            self.bare, self.computes, self.fresh = False, True, True
             return self._operands([each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)])
         return False
 
@@ -389,7 +306,6 @@ class _Making:
             return True
         if package == "torch" and (anew := self._anew(node, name, given)) is not None:
             self.calls.append(anew)
-            self.draws = self.draws or "torch.rand" in (anew.written or "")
             return True
         self.bare = False
         whole = f"{package}.{name}"
@@ -399,7 +315,7 @@ class _Making:
         if whole in _JOINING or whole in _AROUND:
             takes = given.get("requires_grad", 1)
             self.leaf = self.leaf or (whole in _AROUND and takes is not None and not _is_false(takes.value))
-            self.packed = self.packed or whole in _JOINING
+            self.fresh = self.fresh or whole in _JOINING
             parts = node.args[0].elts if node.args and isinstance(node.args[0], (ast.List, ast.Tuple)) else told[:1]
             return self._operands([*parts, *told[1:]])
         if isinstance(node.func, ast.Attribute) and whole == f"Tensor.{node.func.attr}":
@@ -426,8 +342,8 @@ class _Making:
         self.draws = self.draws or name in _DRAWING or name in _SAMPLING
         same = name in _KEEPING or name in _DRAWING
         self.computes = self.computes or not same
-        self.packed = self.packed or name in _PACKING or name in _DRAWING or not same
-        self.spread = self.spread or (name in ("expand", "expand_as") and not self.packed)
+        self.fresh = self.fresh or not same or name in ("contiguous", "clone", "repeat", "tril", "triu")
+        self.spread = self.spread or (name in ("expand", "expand_as") and not self.fresh)
 
     def _name(self, node: ast.Name) -> bool:
         """What a name was given, on each way there; and what is written into it since."""
@@ -448,7 +364,7 @@ class _Making:
                 return False
             self.names.update(dict.fromkeys(several, statement))
             again = self._loop(statement) is not self._loop(node)  # the copy is another tensor in each round
-            self.spread = self.spread or (again and not self.packed)
+            self.spread = self.spread or (again and not self.fresh)
             if not self.follow(statement.value):
                 return False
             for read in readers(scope)[each]:
@@ -521,91 +437,24 @@ class _Making:
         if len(listed) == 1 and _is_literal(listed[0]):
             floats = name in ("Tensor", "FloatTensor") and text(listed[0]).lstrip("-").isdigit()
             return told("torch.full", "(1,)", text(listed[0]) + ".0" * floats, dtype=_LEGACY.get(name))
-        if only is not None and not node.keywords and (found := self._of_numpy(only)) is not None:
-            written, dtype = found
-            behind = self.analysis.facts.places.parent(node, self.frame.module)
-            cast = isinstance(behind, ast.Attribute) and behind.attr == "float" and f"dtype={{{dtype}}}" in written
-            wanted = None if cast else _LEGACY.get(name, dtype)
-            return _Call(node, self.frame, name, given, _as(wanted, written, dtype))
+        if (drawn := self._drawn_by_numpy(only, text)) is not None:
+            self.draws = True
+            return told(*drawn, dtype=None if name in ("Tensor", "FloatTensor") else _LEGACY.get(name, "torch.double"))
         whole = all(_is_whole(each.value) for each in given.positions)
         if name in _LEGACY and (whole or len(node.args) > 1 or (only is not None and _is_shape(only))):
             return told("torch.empty", *map(text, node.args), dtype=_LEGACY[name])
         return None
 
-    def _of_numpy(self, node: ast.expr) -> tuple[str, str] | None:
-        """What numpy or ``range`` makes of numbers alone: how torch writes it, and the type of its numbers."""
-        text = partial(self.analysis.facts.places.text, module=self.frame.module)
-        if isinstance(node, ast.Name):
-            return self._of_numpy(value) if (value := self._just_above(node)) is not None else None
-        if isinstance(node, ast.Subscript) and not any(isinstance(each, ast.Constant) for each in walk(node.slice)):
-            of, index = self._of_numpy(node.value), re.sub(r"\w+\.newaxis", "None", text(node.slice))
-            return (
-                (f"{of[0]}[{index}]", of[1])
-                if of is not None and not re.search("[a-z]", index.replace("None", ""))
-                else None
-            )
-        if not isinstance(node, ast.Call):
+    def _drawn_by_numpy(self, node: ast.expr | None, text: Callable[[ast.AST], str]) -> tuple[str, ...] | None:
+        """What torch draws in the place of ``np.random.normal(0, 1, (n, 100))``, and with which arguments."""
+        names = {event.name for event in self._events(node) if event.kind == "call"} if node is not None else set()
+        drawn = _DRAWN_BY_NUMPY.get(names.pop()) if len(names) == 1 else None
+        if drawn is None or not isinstance(node, ast.Call):
             return None
-        sizes = [each.value for each in node.keywords if each.arg in ("shape", "size")]  # which come last
-        told = ", ".join(" ".join(text(each).split()) for each in (*node.args, *sizes))
-        given = {each.arg: each.value for each in node.keywords if each.value not in sizes}
-        method = node.func.attr if isinstance(node.func, ast.Attribute) else None
-        names = {event.name for event in self._events(node) if event.kind == "call"}
-        name = names.pop() if len(names) == 1 else dotted(node.func) or ""
-        rest = node.args if name in (*_FILLED_BY_NUMPY, "numpy.arange", "range") else node.args[1:]
-        if not all(map(self._is_plain, rest)):
-            return None
-        if name in _FILLED_BY_NUMPY and given.keys() <= {"dtype"} and (name != "numpy.eye" or len(node.args) < 3):
-            dtype = self._number(given["dtype"]) if given else "torch.double"
-            short = "eye" if name == "numpy.identity" else name.removeprefix("numpy.")
-            written = f"{{torch.{short}}}({told}, dtype={{{dtype}}}, device={{device}})"
-            return (written, dtype) if dtype is not None else None
-        drawn = _DRAWN_BY_NUMPY.get(name)
-        # torch's normal asks for a mean, a deviation and a tuple
-        asked = (
-            (*node.args, *sizes) if drawn != "normal" or [*map(type, (*node.args, *sizes))][2:] == [ast.Tuple] else ()
-        )
-        if drawn is not None and not given and asked and all(map(self._is_plain, asked)):
-            return f"{{torch.{drawn}}}({told}, dtype={{torch.double}}, device={{device}})", "torch.double"
-        if name in ("numpy.arange", "range") and not given:
-            whole = name == "range" or all(_is_whole(self.frame.values.get(each, UNKNOWN)) for each in node.args)
-            return (f"{{torch.arange}}({told}, device={{device}})", "torch.long") if whole else None
-        inner = self._of_numpy(node.args[0]) if node.args and name.startswith("numpy.") else None
-        if inner is not None and name in ("numpy.array", "numpy.asarray") and len(node.args) == 1 and not given:
-            return inner
-        if inner is not None and name in ("numpy.triu", "numpy.tril") and given.keys() <= {"k"}:
-            diagonal = [*node.args[1:], *given.values()]
-            more = f", diagonal={text(diagonal[0])}" if diagonal and all(map(self._is_plain, diagonal)) else ""
-            return (f"{{torch.{name[6:]}}}({inner[0]}{more})", inner[1]) if bool(more) == bool(diagonal) else None
-        if inner is not None and name == "numpy.tile" and len(rest) == 1 and isinstance(rest[0], (ast.List, ast.Tuple)):
-            return f"{{torch.tile}}({inner[0]}, {text(rest[0])})", inner[1]
-        if method in ("astype", "flatten") and isinstance(node.func, ast.Attribute) and not given:
-            of = self._of_numpy(node.func.value)
-            if of is not None and method == "flatten":
-                return (f"{of[0]}.flatten()", of[1]) if not told else None
-            dtype = self._number(node.args[0]) if len(node.args) == 1 else None
-            return (_as(dtype, *of), dtype) if of is not None and dtype is not None else None
-        return None
-
-    def _number(self, node: ast.expr) -> str | None:
-        """A type of numbers that numpy is told, as torch calls it."""
-        found = qualnames(self.frame.values.get(node) or External(dotted(node) or ""))
-        named = node.value if isinstance(node, ast.Constant) else found.pop() if len(found) == 1 else dotted(node)
-        return _NUMBERS.get(str(named).removeprefix("builtins."))
-
-    def _just_above(self, node: ast.Name) -> ast.expr | None:
-        """What the statement straight above gives a name, which nothing else reads: that goes away."""
-        places, module = self.analysis.facts.places, self.frame.module
-        own = places.statement(node, module)
-        block = places.block(own, module) if own is not None else []
-        before = block[block.index(own) - 1] if own in block[1:] else None
-        if not isinstance(before, ast.Assign) or [dotted(each) for each in before.targets] != [node.id]:
-            return None
-        reads = readers(places.scope(node, module)).get(before.targets[0], ())
-        if [*reads] != [node]:
-            return None
-        self.needless.append(places.site(before, module))
-        return before.value
+        given = [*node.args, *(each.value for each in node.keywords if each.arg == "size")]
+        sized = drawn != "normal" or [*map(type, given)][2:] == [ast.Tuple]  # torch's takes no single number
+        plain = len(given) == len(node.args) + len(node.keywords) and all(map(self._is_plain, given))
+        return (f"torch.{drawn}", *map(text, given)) if given and sized and plain else None
 
     def statement_to_drop(self) -> ast.stmt | None:
         """``noise = noise.to(device)``, which does nothing else."""
@@ -682,13 +531,6 @@ class _Making:
         return None
 
 
-def _as(wanted: str | None, written: str, dtype: str) -> str:
-    """The same whole numbers in another type, torch's own where none is named: told where they are made, or cast."""
-    if f"dtype={{{dtype}}}" in written:
-        return written.replace(f", dtype={{{dtype}}}", f", dtype={{{wanted}}}" if wanted else "")
-    return written if wanted == dtype else f"{written}.to({{{wanted or 'torch.float32'}}})"
-
-
 def _is_literal(node: ast.expr) -> bool:
     """``1.0``, ``-1``, ``float("inf")``, ``math.inf``."""
     if isinstance(node, ast.UnaryOp):
@@ -726,17 +568,6 @@ def _is_cut(index: ast.expr) -> bool:
         or isinstance(each, ast.Name)
         for each in walk(index)
     ) and not isinstance(index, ast.Name)
-
-
-def _is_dense(index: ast.expr) -> bool:
-    """Whether an index takes what lies in one piece: rows, all of the columns."""
-    first, *others = index.elts if isinstance(index, ast.Tuple) else [index]
-    whole = isinstance(first, ast.Slice) and first.step is None
-    return (whole or isinstance(first, (ast.Constant, ast.UnaryOp))) and all(
-        (isinstance(each, ast.Slice) and each.lower is each.upper is each.step is None)
-        or (isinstance(each, ast.Constant) and each.value in (None, ...))
-        for each in others
-    )
 
 
 def _takes_device(name: str, given: Arguments) -> bool:
@@ -781,24 +612,9 @@ def _asks(analysis: Analysis, call: ast.Call) -> bool:
 
 
 def _rounds(name: str, given: Arguments) -> bool:
-    return name in _ROUNDED or (name == "arange" and not _counts(given))
-
-
-def _counts(given: Arguments) -> bool:
-    """Whether a range has whole numbers, or their sums, whatever it ends at: it starts at one and steps by one."""
-    if given.star or given.open:
-        return False
-    dtype = given.keywords.get("dtype")
-    if dtype is not None and _is_type(dtype.value) and not _is_floating(dtype.value):
-        return True
-    start = given.get("start", 0) if len(given.positions) > 1 or "start" in given.keywords else None
-    step = given.get("step", 2)
-    return all(each is None or _is_whole(each.value) for each in (start, step))
-
-
-def _is_floating(value: Value) -> bool:
-    names = [each.qualname.rpartition(".")[2] for each in members(value) if isinstance(each, External)]
-    return any("float" in name or name in ("half", "double", "dtype") or name[0] == "c" for name in names)
+    """Whether a device may round what a call counts up: unless it starts at a whole number, and steps by one."""
+    ends = given.positions if len(given.positions) > 1 else given.positions[1:]
+    return name in _ROUNDED or (name == "arange" and not all(_is_whole(each.value) for each in (*ends[:1], *ends[2:])))
 
 
 def _is_whole(value: Value) -> bool:

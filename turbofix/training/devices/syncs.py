@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
 from turbofix.dataflow.accumulators import accumulator_of
 from turbofix.dataflow.facts import Frame
-from turbofix.dataflow.guards import Condition, modulo_of, none_test
-from turbofix.dataflow.meters import computes_only
+from turbofix.dataflow.guards import Condition, none_test
 from turbofix.dataflow.placements import is_none
-from turbofix.dataflow.printers import only_looks_up, shown_at
-from turbofix.dataflow.provenance import argument_of
+from turbofix.dataflow.printers import shown_at
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.uses import Use
 from turbofix.domain.scopes import Frame as Executed
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.tensors import is_scalar
-from turbofix.domain.trace import Event, Passed
+from turbofix.domain.trace import Event
 from turbofix.domain.values import (
     Computed,
     Const,
-    Function,
     Host,
-    Instance,
     Made,
     Mapping,
     Option,
@@ -39,14 +35,12 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.source.answers import once_per_node
-from turbofix.source.names import dotted, loaded, targets, walk_here
+from turbofix.source.names import dotted, loaded, targets
 from turbofix.source.nodes import walk
 from turbofix.source.places import contains
 from turbofix.source.site import Site
-from turbofix.training.frameworks.owners import is_owner
-from turbofix.training.model import ALWAYS, Accumulator, Argument, Guard, Look, Meter, Placement, Show, Sync
-from turbofix.training.steps.acts import is_module_class, keeps_graph, loss_expression, stepper, wider
+from turbofix.training.model import ALWAYS, Accumulator, Guard, Look, Placement, Show, Sync
+from turbofix.training.steps.acts import keeps_graph, loss_expression, stepper, wider
 from turbofix.training.steps.regions import no_grad, surely_no_grad
 
 _HOWS = ("item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "metric")
@@ -89,7 +83,7 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST, steps: list[Co
     for event in events:
         if event.kind != "show":
             continue
-        node, module, frames = shown_at(analysis.facts, event)
+        node, module = shown_at(analysis.facts, event)
         statement = places.statement(node, module)
         if statement is None:
             continue
@@ -111,10 +105,7 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST, steps: list[Co
             analysis.guards.in_steps(event, loop, steps),
             tuple(sorted(syncs)),
             isinstance(parent, ast.Expr) or isinstance(node, ast.Assign),
-            tuple(places.site(call, module) for call in _reading_calls(analysis, event, node, statement, frames)),
         )
-        if show.guard.kind == "every_n" and show.guard.every == 1:
-            show = replace(show, interval=_interval(analysis, event, loop))
         known = found.get(show.statement)
         if known is not None:
             show = replace(
@@ -125,34 +116,6 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST, steps: list[Co
             )
         found[show.statement] = show
     return tuple(found[site] for site in sorted(found))
-
-
-def _interval(analysis: Analysis, event: Event, loop: ast.AST) -> Argument | None:
-    """The interval of the one ``if step % n == 0`` around an event, where nothing else decides over it."""
-    counted = analysis.guards.conditions(event, loop)
-    test = counted[-1].test if counted else None
-    modulo = modulo_of(test) if isinstance(counted[-1].node, ast.If) and test is not None else None
-    if modulo is None or sum(modulo_of(each.test) is not None for each in counted if each.test is not None) > 1:
-        return None
-    facts, frames = analysis.facts, counted[-1].frames
-    value = facts.evaluate(modulo[0].right, frames)
-    if value is None:
-        return None
-    return argument_of(Passed(value, True, modulo[0].right), facts, analysis.reads, frames[-1].module)
-
-
-def _reading_calls(
-    analysis: Analysis, event: Event, shown: ast.AST, statement: ast.AST, frames: tuple[Frame, ...]
-) -> Iterator[ast.Call]:
-    """The calls in a statement that only show or look something up: of an Accelerator's ``print``, of the project."""
-    of_owner = event.name == "print" and any(map(is_owner, members(event.receiver)))
-    if isinstance(shown, ast.Call) and (of_owner or shown is not event.node):
-        yield shown
-    for call in walk(statement):
-        if isinstance(call, ast.Call):
-            called = members(analysis.facts.evaluate(call.func, frames))
-            if called and all(isinstance(each, Function) and only_looks_up(each.node) for each in called):
-                yield call
 
 
 # --- syncs --------------------------------------------------------------------------------------------------------
@@ -206,11 +169,9 @@ def syncs_and_shows(
                 of=of,
                 scalar=scalar,
                 guard=wider(known.guard, sync.guard),
-                use=known.use if known.use == sync.use else _either(known.use, sync.use),
+                use=known.use if known.use == sync.use else "other",
                 no_grad=known.no_grad and sync.no_grad,
                 plain=known.plain or sync.plain,
-                unread=known.unread and sync.unread,
-                forgotten=known.forgotten and sync.forgotten,
                 loops=tuple(dict.fromkeys((*known.loops, *sync.loops))),
             )
         found[sync.site] = sync
@@ -291,37 +252,10 @@ def _waits_for_nothing(analysis: Analysis, event: Event, loop: ast.AST) -> bool:
     """Whether a read is none of a GPU: of what may not be a tensor at all, or where ``x.is_cuda`` is false."""
     if event.name == "bool" and not all(isinstance(member, Tensor) for member in members(event.receiver)):
         return True
-    if event.name == "bool" and _is_flag(analysis, event):
-        return True
     return any(
         isinstance(condition.test, ast.Attribute) and condition.test.attr == "is_cuda" and not condition.holds
         for condition in analysis.guards.conditions(event, loop)
     )
-
-
-def _is_flag(analysis: Analysis, event: Event) -> bool:
-    """Whether a test reads a parameter that is true or false by default.
-
-    A tensor in it was meant for another model, where one name holds two models and each is called in its own way.
-    """
-    frames = analysis.facts.frames(event)
-    scope = frames[-1].scope if frames else None
-    if not isinstance(event.node, ast.Name) or not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return False
-    declared = scope.args
-    named = [*declared.posonlyargs, *declared.args]
-    pairs: list[tuple[ast.arg, ast.expr | None]] = []
-    if declared.defaults:
-        pairs += zip(named[-len(declared.defaults) :], declared.defaults, strict=True)
-    pairs += zip(declared.kwonlyargs, declared.kw_defaults, strict=True)
-    return any(
-        parameter.arg == event.node.id and isinstance(default, ast.Constant) and isinstance(default.value, bool)
-        for parameter, default in pairs
-    )
-
-
-def _either(first: str, second: str) -> Literal["control", "other"]:
-    return "control" if "control" in (first, second) else "other"
 
 
 def _within_another(node: ast.AST, nodes: set[int]) -> bool:
@@ -404,18 +338,11 @@ def _sync(  # noqa: PLR0913
     statement = places.statement(event.node, event.module) or event.node
     use = "control" if decides else _use(uses, event) if event.name != "metric" else "other"
     accumulator = None
-    if isinstance(statement, ast.Expr) and statement.value is event.node and event.name in _NUMBERS:
-        use = "nothing"
     if use == "summed":
         (update,) = {each.node for each in uses if isinstance(each.node, ast.AugAssign)}
         accumulator = accumulator_of(analysis, update, event, loop)
         if accumulator is None:
             use = "other"
-    unread = use == "stored" and _is_unread(analysis, event, uses)
-    meter = None
-    if use == "meter":
-        call, instance = next(each for each in map(_taken_by, uses) if each is not None)
-        meter = Meter(places.site(call, event.module), computes_only(instance.cls, call))
     scalar = any(isinstance(each, Tensor) for each in members(event.receiver)) and is_scalar(event.receiver)
     number = event.name in _NUMBERS or (scalar and event.name in ("cpu", "numpy"))
     looks = tuple(_looks(analysis, event, loop)) if number and use not in _SETTLED else ()
@@ -428,12 +355,8 @@ def _sync(  # noqa: PLR0913
         guard=ALWAYS,
         use=use,  # type: ignore[arg-type]
         accumulator=accumulator,
-        meter=meter,
         no_grad=surely_no_grad(event),
         on_device=where,
-        unread=unread,
-        forgotten=unread and all(_is_local(analysis, each) for each in uses if each.kind == "stored"),
-        results=tuple(_results(analysis, event)),
         loops=tuple(places.site(each.node, each.module) for each in facts.loops(event)),
         scalar=scalar,
         plain=_may_be_plain(event),
@@ -587,105 +510,18 @@ def _may_be_plain(event: Event) -> bool:
     )
 
 
-def _results(analysis: Analysis, event: Event, depth: int = 3) -> Iterator[tuple[Site, tuple[Site, ...]]]:
-    """The calls of functions of the project that a read tensor may come straight out of, with what they return."""
-    facts, module = analysis.facts, event.module
-    if not all(isinstance(member, Tensor) for member in members(event.receiver)):
-        return
-    frames = facts.frames(event)
-    waiting: list[tuple[ast.AST, int]] = [(event.node, depth)]
-    known: dict[ast.Call, tuple[Site, ...]] = {}  # by several names, one comes to the same calls again and again
-    while waiting:
-        node, left = waiting.pop()
-        for each in _calls_and_names(node):
-            if isinstance(each, ast.Call):
-                if each not in known:
-                    known[each] = _results_of(analysis, members(facts.evaluate(each.func, frames)))
-                if known[each]:
-                    yield facts.places.site(each, module), known[each]
-            elif left:
-                owner = facts.bindings.owner(each.id, each, module)
-                writes = facts.bindings.writes(owner, each.id)
-                waiting += [(write.value, left - 1) for write in writes if isinstance(write, ast.Assign)]
-
-
-@once_per_node
-def _calls_and_names(node: ast.AST) -> list[ast.Call | ast.Name]:
-    return [each for each in walk(node) if isinstance(each, (ast.Call, ast.Name))]
-
-
-def _results_of(analysis: Analysis, called: Iterable[Value]) -> tuple[Site, ...]:
-    """What the functions that a call may call return, where it is known of all of them."""
-    given = [(each, _returned(each)) for each in called]
-    if not all(values for _, values in given):
-        return ()
-    site = analysis.facts.places.site
-    found = (site(one, each.module) for each, values in given if isinstance(each, Function) for one in values)
-    return tuple(dict.fromkeys(found))
-
-
-def _returned(function: Value) -> tuple[ast.expr, ...]:
-    """What a plain function of the project returns; nothing for one that may give anything else."""
-    if not isinstance(function, Function) or function.decorators or not isinstance(function.node, ast.FunctionDef):
-        return ()
-    return _returned_by(function.node)
-
-
-@once_per_node
-def _returned_by(function: ast.FunctionDef) -> tuple[ast.expr, ...]:
-    returns = [each for statement in function.body for each in walk_here(statement) if isinstance(each, ast.Return)]
-    yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in walk(function))
-    values = tuple(each.value for each in returns if each.value is not None)
-    return values if len(values) == len(returns) and not yields else ()
-
-
 def _use(uses: list[Use], event: Event) -> str:
-    kinds = {"meter" if _taken_by(each) is not None else each.kind for each in uses}
+    kinds = {each.kind for each in uses}
     if "control" in kinds or (event.name == "bool" and not kinds):
         return "control"
     if event.name in ("print", "format") and not kinds:
         return "shown"
     if any(each.chosen for each in uses) or len({each.node for each in uses if each.kind == "summed"}) > 1:
         return "other"
-    if len(kinds) == 2 and kinds & {"summed", "meter", "stored"}:
+    if len(kinds) == 2 and kinds & {"summed", "stored"}:
         kinds.discard("shown")  # the statement that shows it lists it too
     found = kinds.pop() if len(kinds) == 1 else "other"
     return found if found != "passed" else "other"
-
-
-def _taken_by(use: Use) -> tuple[ast.Call, Instance] | None:
-    """The object of the project that takes a number as it is, and the call that gives it."""
-    if use.kind != "passed" or not use.plain or not isinstance(use.node, ast.Call):
-        return None
-    func = use.node.func
-    held = use.frame.values.get(func.value) if isinstance(func, ast.Attribute) else None
-    found = (each for each in members(held) if isinstance(each, Instance) and not is_module_class(each))
-    taker = next(found, None)
-    return (use.node, taker) if taker is not None else None
-
-
-def _kept_in(use: Use) -> ast.Name | None:
-    """The list of a plain name that a number is stored in."""
-    func = use.node.func if isinstance(use.node, ast.Call) else None
-    return func.value if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) else None
-
-
-def _is_unread(analysis: Analysis, event: Event, uses: list[Use]) -> bool:
-    """Whether the lists that a number is stored in are made by the program, and read by nothing."""
-    kept = [(each.frame, _kept_in(each)) for each in uses if each.kind == "stored"]
-    held = [members(frame.values.get(name)) if name is not None else () for frame, name in kept]
-    if not all(lists and all(type(each) is Sequence for each in lists) for lists in held):
-        return False
-    return {each.kind for each in analysis.flow.uses(event.node, event.control, deep=True)} == {"stored"}
-
-
-def _is_local(analysis: Analysis, use: Use) -> bool:
-    """Whether the list that a number is stored in ends with its function."""
-    name, bindings = _kept_in(use), analysis.facts.bindings
-    if name is None:
-        return False
-    owner = bindings.owner(name.id, name, use.frame.module)
-    return isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)) and name.id not in bindings.captured(owner)
 
 
 def _of(event: Event) -> str:

@@ -12,7 +12,7 @@ from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Const, Namespace, Option, Value, members
 from turbofix.source.answers import everything
-from turbofix.source.names import names_of, parameters
+from turbofix.source.names import parameters
 from turbofix.training.model import ABSENT, Argument
 
 _COUNTS = {"n", "nb", "num", "number", "count", "max"}
@@ -35,17 +35,24 @@ def wish_at(analysis: Analysis, node: ast.AST) -> Argument:
 
 def _option(analysis: Analysis, event: Event) -> Argument:
     """The option with such a name, in words that are valid at an event, where nothing reads it."""
-    facts, module = analysis.facts, event.module
-    frames = facts.frames(event)
-    for scope in dict.fromkeys((frames[-1].scope, module.tree)) if frames else ():
-        for name in sorted({*names_of(scope).writes, *(each.arg for each in parameters(scope))}):
-            parsed = [each for each in members(facts.named(name, scope, frames[-1])) if isinstance(each, Namespace)]
-            if len(parsed) != 1 or parsed[0].open or facts.bindings.owner(name, event.node, module) is not scope:
+    frames = analysis.facts.frames(event)
+    if not frames or event.module is not analysis.execution.entry:
+        return ABSENT
+    frame, bindings = frames[-1], analysis.facts.bindings
+    places: list[tuple[ast.AST, dict[str, Value]]] = [(event.module.tree, event.module.scope.names)]
+    if frame.opener is not None and frame.scope is not event.module.tree and frame.opener in analysis.execution.scopes:
+        places.insert(0, (frame.scope, analysis.execution.scopes[frame.opener].names))
+    given = {each.arg: analysis.facts.named(each.arg, frame.scope, frame) for each in parameters(frame.scope)}
+    places.insert(0, (frame.scope, {name: value for name, value in given.items() if value is not None}))
+    for scope, names in places:
+        for name, value in sorted(names.items()):
+            parsed = [each for each in members(value) if isinstance(each, Namespace)]
+            if len(parsed) != 1 or bindings.owner(name, event.node, event.module) is not scope:
                 continue
             found = {key: each for key, each in parsed[0].attributes.items() if _is_unread(analysis, key, each)}
             for key, option in found.items() if len(found) == 1 else ():
                 assert isinstance(option, Option)
-                place = facts.origin_site(option.origin)
+                place = analysis.facts.origin_site(option.origin)
                 default = settled(option.default)
                 return Argument("option", (default,), text=f"{name}.{key}", option=option.name, edit_at=place)
     return ABSENT

@@ -29,9 +29,7 @@ from turbofix.training.model.devices import Held as Held
 from turbofix.training.model.devices import Helper as Helper
 from turbofix.training.model.devices import Look as Look
 from turbofix.training.model.devices import Made as Made
-from turbofix.training.model.devices import Meter as Meter
 from turbofix.training.model.devices import Moved as Moved
-from turbofix.training.model.devices import MovedAgain as MovedAgain
 from turbofix.training.model.devices import Purpose as Purpose
 from turbofix.training.model.devices import Show as Show
 from turbofix.training.model.devices import Sync as Sync

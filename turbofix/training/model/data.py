@@ -209,10 +209,9 @@ class Padding:
 @dataclass(frozen=True)
 class Batch:
     """The tensors of a batch, by the names that a loop gives them: they are bound before the statement ``at``, or
-    (``behind``) by it. ``kind`` says what a single name holds. ``text``: the source of the device, where its name is
-    not known."""
+    (``behind``) by it. ``kind`` says what a single name holds: a "tensor", or a "mapping". ``text``: the source of the
+    device, where its name is not known."""
 
-    loop: Site
     at: Site
     names: tuple[str, ...]
     behind: bool = False

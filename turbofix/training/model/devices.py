@@ -81,39 +81,9 @@ class Creation:
     unsure: bool = False
     meets: bool = False
     unused: Site | None = None
-    needless: tuple[Site, ...] = ()  # statements whose values `calls` hold
     helpers: tuple[Helper, ...] = ()
     only_if: str | None = None
     why_not: str | None = None
-
-
-@dataclass(frozen=True)
-class MovedAgain:
-    """A tensor that an object keeps on the host, and that a training copies to a GPU whenever it is read.
-
-    ``site`` is the copy of ``moved`` (the attribute ``name``, or a part of it), in ``statement``; ``told`` is how the
-    copy is called, and with what.
-    """
-
-    site: Site
-    moved: Site
-    name: str
-    told: str
-    statement: Site
-    to: Placement
-    guard: Guard = ALWAYS
-
-
-@dataclass(frozen=True)
-class Meter:
-    """An object of a project class that takes a value in every step: ``losses.update(loss.item(), n)``.
-
-    ``computes_only``: its class does nothing with the value but arithmetic and formatting that a tensor survives; None
-    where the call itself does more.
-    """
-
-    call: Site
-    computes_only: bool | None
 
 
 @dataclass(frozen=True)
@@ -121,9 +91,7 @@ class Show:
     """A statement that shows values in a training or evaluation step.
 
     ``syncs`` are the reads of device tensors in its arguments (explicit, like ``loss.item()``, or implicit: a tensor
-    that is printed). ``reading`` are the calls in it that only show or look something up: of functions of the project,
-    of the ``print`` of Accelerate and Fabric. ``interval`` is the n of its guard's ``step % n``, where every step
-    passes for it is 1.
+    that is printed).
     """
 
     statement: Site
@@ -131,8 +99,6 @@ class Show:
     guard: Guard
     syncs: tuple[Site, ...]
     alone: bool = True  # the statement does nothing else and nothing reads its result
-    reading: tuple[Site, ...] = ()
-    interval: Argument | None = None
 
 
 @dataclass(frozen=True)
@@ -160,12 +126,10 @@ class Sync:
     """A place where the host waits for the device: ``.item()``, ``float()``, ``.cpu()``, ``.tolist()``, printing one,
     giving one to a metric of ``evaluate``, which keeps it on the host (``metric``).
 
-    ``use`` says what becomes of the value. ``summed``: added to ``accumulator``. ``meter``: given to ``meter``.
-    ``shown``: in the arguments of ``show``. ``stored``: appended or assigned into a container. ``control``: decides
-    what the program does next. ``returned``: leaves the function. ``nothing``: it is thrown away. ``other``: anything
-    else, or several of these.
-    ``results`` are the calls of functions of the project that the tensor may be the result of, each with what those
-    functions return. ``loops`` are the loops that it happens in, whatever function they stand in. ``scalar``: the
+    ``use`` says what becomes of the value. ``summed``: added to ``accumulator``. ``shown``: in the arguments of
+    ``show``. ``stored``: appended or assigned into a container. ``control``: decides what the program does next.
+    ``returned``: leaves the function. ``other``: anything else, or several of these.
+    ``loops`` are the loops that it happens in, whatever function they stand in. ``scalar``: the
     tensor certainly has no dimension, and is what an operation made: no view of a larger one.
     ``plain``: on some path it is a number already, which has no tensor's methods.
     ``replayed``: a part of the program is compiled to be replayed from CUDA graphs, whose results lie in memory that
@@ -183,15 +147,11 @@ class Sync:
     of_text: str  # the source of the tensor: "loss" in "loss.item()"
     statement: Site
     guard: Guard
-    use: Literal["summed", "meter", "shown", "stored", "control", "returned", "nothing", "other"]
+    use: Literal["summed", "shown", "stored", "control", "returned", "other"]
     accumulator: Accumulator | None = None
-    meter: Meter | None = None
     show: Show | None = None
     no_grad: bool = False
     on_device: Placement = Placement("unknown")
-    unread: bool = False  # stored in a list of the file that nothing reads
-    forgotten: bool = False  # and which ends with the function that makes it
-    results: tuple[tuple[Site, tuple[Site, ...]], ...] = ()
     loops: tuple[Site, ...] = ()
     scalar: bool = False
     plain: bool = False
@@ -242,14 +202,12 @@ class Unplaced:
     """What brings a training that knows of no device to a GPU, or the first thing (``hazard``) that is in the way.
 
     ``models`` are the constructions of all models that its loops call, ``batches`` what these read, ``moves`` the
-    other expressions. The device is chosen in front of the statement ``before``, where all of it stands in one
-    function or file's top level, else behind the import ``after``.
+    other expressions. The device is chosen behind the import ``after``.
     """
 
     models: tuple[Site, ...]
     batches: tuple[Batch, ...] = ()
     moves: tuple[Moved, ...] = ()
-    before: Site | None = None
     after: Site | None = None
     hazard: Hazard | None = None
 
@@ -265,6 +223,5 @@ class Held:
     site: Site
     wanted: str | None
     option: str | None = None
-    comments: tuple[str, ...] = ()
     quoted: bool = False
     inner: bool = False

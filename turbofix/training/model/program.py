@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from turbofix.findings import InPlace
     from turbofix.source.site import Site
     from turbofix.training.model.data import Loader, Padding, Preload, Rebuilt, SameItems
-    from turbofix.training.model.devices import Creation, Held, MovedAgain, Unplaced
+    from turbofix.training.model.devices import Creation, Held, Unplaced
     from turbofix.training.model.frameworks import Framework, Owner, Training
     from turbofix.training.model.models import Attention, Formula, Listed, Model, Repeated
     from turbofix.training.model.optimizers import OldName, Optimizer, Scaler
@@ -237,7 +237,6 @@ class TrainingProgram:
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
     creations: tuple[Creation, ...] = ()  # in the passes of a framework's training, as those of a step
-    moved_again: tuple[MovedAgain, ...] = ()  # what objects keep on the host, and copy to the GPU whenever it is read
     averagings: tuple[Averaging, ...] = ()  # loops over the parameters of two models, in training steps
     repeated: tuple[Repeated, ...] = ()  # where a program that lacks memory could do without activations
     run: Run | None = None  # the loop of the whole training, where nothing is kept before its end

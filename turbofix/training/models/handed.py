@@ -17,7 +17,7 @@ def name_of(func: ast.AST | None) -> str:
 
 def taken_at(analysis: Analysis, function: ast.AST, number: int) -> str | None:
     """Where a caller of a function does more with a part of what it returns than to hand it on."""
-    for frame in analysis.flow.frames_of(function):
+    for frame in analysis.facts.executions(function):
         for outer, call in analysis.flow.callers(frame):
             parent = analysis.facts.places.parent(call, outer.module)
             target = parent.targets[0] if isinstance(parent, ast.Assign) else None

@@ -27,7 +27,7 @@ def _classes_of(analysis: Analysis) -> dict[ast.AST, list[Instance]]:
 def seen(analysis: Analysis, node: ast.AST, module: ModuleFile) -> list[Value]:
     """All that an expression was; of ``self.x`` in a method that did not run, all that the class's objects hold."""
     places = analysis.facts.places
-    frames = analysis.flow.frames_of(places.scope(node, module))
+    frames = analysis.facts.executions(places.scope(node, module))
     found = [each for frame in frames for each in members(frame.values.get(node))]
     if not found and isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self":
         cls = next((each for each in places.ancestors(node, module) if isinstance(each, ast.ClassDef)), None)
