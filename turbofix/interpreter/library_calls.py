@@ -80,7 +80,7 @@ def call_external(interp: Interpreter, qualname: str, arguments: Arguments, node
     kind = libraries.kind_of(qualname)
     if kind is not None:
         return make_object(interp, qualname, kind, arguments, node)
-    if libraries.gives_tensors(qualname) and (tensors := tensors_passed(arguments)):
+    if package != "torch" and libraries.gives_tensors(qualname) and (tensors := tensors_passed(arguments)):
         result = result_of(tensors, interp.origin(node))
         interp.event("call", node, qualname, None, arguments, result)
         return result
