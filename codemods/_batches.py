@@ -258,3 +258,11 @@ def place(loader: Loader) -> Site:
     sizes = [(each, site) for each, site in batch.written if type(each) is int]
     where = min(sizes)[1] if sizes else batch.edit_at
     return loader.site if where is None or where == batch.site else where
+
+
+def read_elsewhere(program: TrainingProgram, loader: Loader) -> str:
+    """What a message adds where the batch size is read for something else than loaders."""
+    given = {each.argument("batch_size").site for each in program.loaders}
+    given |= {each.mapping_entries.get("batch_size") for each in program.loaders}
+    other = next((read for read in loader.argument("batch_size").reads if read not in given), None)
+    return f"; the number is read on {other.line_from(place(loader).path)}, too" if other is not None else ""

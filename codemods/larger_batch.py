@@ -86,6 +86,7 @@ from ._batches import (
     one_number,
     place,
     rates_of,
+    read_elsewhere,
     samples,
     smallest,
     summed,
@@ -206,7 +207,7 @@ def grown(  # noqa: PLR0913
         message += f", and as many samples make {times:.3g} times fewer updates"
         norm = norm_of(program, steps)
         message += f", and {norm} sees other statistics" if norm else ""
-    message += said_beside(batch)
+    message += said_beside(batch) + read_elsewhere(program, loader)
     seen = of_loader(program, loader, "batch_size") if is_made else (of_value("the batch size", batch, loader.site),)
     given = (replace(batch, edit_at=few_at[0][1] if few_at else None), *((sums,) if sums is not None else ()))
     reason = why_not_written(*given)

@@ -335,7 +335,7 @@ def test_a_mapping_that_is_updated_under_a_condition() -> None:
     assert source(batch.edit_at) == "4" and batch.comment == "fits the small card"
     assert [source(site) for site in batch.reads] == ["args.batch_size"]  # the training loader's own
     assert test.argument("pin_memory").state == "absent"
-    assert train.dataset.length == 640 and train.dataset.kind == "map"
+    assert train.dataset.kind == "map"
 
 
 def test_the_way_of_an_optimizer_through_calls() -> None:
@@ -736,7 +736,6 @@ class Photos(Dataset):
 @pytest.mark.parametrize(
     ("call", "tokenizes"),
     [
-        ('tokenizer.encode("one two")', True),
         ("tokenizer.encode(self.lines[i])", True),
         ('self.lines[i].encode("utf-8")', False),
         ("self.lines[i].encode()", False),

@@ -20,7 +20,7 @@ import walls
 import warm
 
 from turbofix.engine import project
-from turbofix.verify import Options, limits, verify
+from turbofix.verify import Options, resources, verify
 from turbofix.verify.isolation import Held
 from turbofix.verify.lease import scratch_folder, sweep
 from turbofix.verify.probe import guard, landlock, processes
@@ -278,7 +278,7 @@ def test_a_limit_ends_the_run(bench: Bench, text: str, given: Limits, words: str
 
 
 def test_a_flood_of_processes_ends_the_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_PROCESSES", 20)
+    monkeypatch.setattr(resources, "MOST_PROCESSES", 20)
     flood = f"import subprocess, time\nfor _ in range(40): subprocess.Popen(['sleep', '{UNIQUE}'])\ntime.sleep(60)\n"
     ended = bench.run(flood)
     assert ended.stopped and ended.complaint == "started more than 20 processes", ended
@@ -537,6 +537,6 @@ def test_what_a_kill_of_everything_leaves_is_swept_by_the_next_run(
 
 
 def test_the_machine_is_asked_what_is_free() -> None:
-    assert 0 < limits.available_memory() < 1 << 50
-    assert limits.in_words(3 << 30) == "3 GiB" and limits.in_words(64 * MIB) == "64 MiB"
+    assert 0 < resources.available_memory() < 1 << 50
+    assert resources.in_words(3 << 30) == "3 GiB" and resources.in_words(64 * MIB) == "64 MiB"
     assert landlock.version() >= 0
