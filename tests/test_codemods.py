@@ -1,16 +1,16 @@
-"""Every fixture of every codemod: rewritten as expected, left alone, or refused with the reason."""
+"""Every case of every codemod: rewritten as expected, left alone, or refused with the reason."""
 
 from __future__ import annotations
 
 import difflib
 import os
-import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+import cases
 import pytest
+from cases import Case
 from memory import ENTRY, ROOT, MemoryWorkspace
 
 from turbofix import config, registry
@@ -21,68 +21,36 @@ from turbofix.engine.moves import shift
 from turbofix.findings import Risk
 from turbofix.training.model import Target
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
 CODEMODS = {codemod.name: codemod for codemod in registry.load()}
+CASES = [case for name in CODEMODS for case in cases.folder(name.replace("-", "_")).values()]
 
 
-@dataclass(frozen=True)
-class Case:
-    """One fixture: ``kind`` is "in", "noop" or "refuse"; ``path`` a file or a folder whose entry is ``train.py``."""
-
-    codemod: Codemod
-    kind: str
-    path: Path
-
-    @property
-    def expected(self) -> Path:
-        return self.path.with_name(self.path.name.replace(".in", ".out", 1))
-
-    def texts(self) -> dict[Path, str]:
-        return texts_of(self.path)
-
-    def header(self, key: str) -> list[str]:
-        """The values of the ``# key: value`` comments at the top of the entry."""
-        found = []
-        for line in self.texts()[ENTRY].splitlines():
-            match = re.match(r"# (refuse|options|assumes|worth|says): (.*)", line)
-            if match is None:
-                break
-            if match[1] == key:
-                found.append(match[2].strip())
-        return found
-
-    def target(self) -> tuple[Target, Risk]:
-        words = shlex.split(" ".join(self.header("options")))
-        options = dict(zip(words[::2], words[1::2], strict=True))
-        unknown = options.keys() - {"--gpu", "--torch-version", "--accelerate-version", "--risk"}
-        assert not unknown, f"{self.path}: unknown options {unknown}"
-        return (
-            Target(
-                config.capability(options.get("--gpu", "ampere")) or Target().capability,
-                config.parse_torch_version(options.get("--torch-version", "2.4")),
-                others=(("accelerate", config.parse_torch_version(options.get("--accelerate-version", "1.0"))),),
-            ),
-            Risk(options.get("--risk", "equivalent")),
-        )
+def of_kind(kind: str) -> list[object]:
+    return [pytest.param(each, id=f"{each.folder}/{each.name}") for each in CASES if each.kind == kind]
 
 
-def texts_of(path: Path) -> dict[Path, str]:
-    """The texts of a fixture file or folder, laid out in memory."""
-    if path.is_dir():
-        files = [each for each in sorted(path.rglob("*")) if each.suffix in (".py", ".json", ".yaml")]
-        return {ROOT / each.relative_to(path): each.read_text("utf-8") for each in files}
-    return {ENTRY: path.read_text("utf-8")}
+def texts_of(name: str) -> dict[Path, str]:
+    """The texts of a case, laid out in memory."""
+    return laid_out(cases.case(name).before)
 
 
-def cases(*kinds: str) -> list[object]:
-    found: list[object] = []
-    for codemod in CODEMODS.values():
-        folder = FIXTURES / codemod.name.replace("-", "_")
-        for path in sorted(folder.glob("*")):
-            kind = re.search(r"\.(in|noop|refuse)(\.py)?$", path.name)
-            if kind is not None and kind[1] in kinds:
-                found.append(pytest.param(Case(codemod, kind[1], path), id=f"{folder.name}/{path.name}"))
-    return found
+def laid_out(files: dict[str, str]) -> dict[Path, str]:
+    return {ROOT / name: text for name, text in files.items()}
+
+
+def target_of(case: Case) -> tuple[Target, Risk]:
+    words = shlex.split(" ".join(case.header("options")))
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    unknown = options.keys() - {"--gpu", "--torch-version", "--accelerate-version", "--risk"}
+    assert not unknown, f"unknown options {unknown}"
+    return (
+        Target(
+            config.capability(options.get("--gpu", "ampere")) or Target().capability,
+            config.parse_torch_version(options.get("--torch-version", "2.4")),
+            others=(("accelerate", config.parse_torch_version(options.get("--accelerate-version", "1.0"))),),
+        ),
+        Risk(options.get("--risk", "equivalent")),
+    )
 
 
 def check_evidence(report: pipeline.FileReport, texts: dict[Path, str]) -> None:
@@ -94,56 +62,56 @@ def check_evidence(report: pipeline.FileReport, texts: dict[Path, str]) -> None:
 
 
 def rewrite(case: Case, texts: dict[Path, str]) -> pipeline.Rewriting:
-    target, risk = case.target()
+    target, risk = target_of(case)
     trust = pipeline.Trust(likely=bool(case.header("assumes")))
-    rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), [case.codemod], target, risk, trust=trust)
+    rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), [CODEMODS[case.codemod]], target, risk, trust=trust)
     assert not rewriting.report.notes, "\n".join(rewriting.report.notes)
     assert rewriting.report.error is None, rewriting.report.error
     return rewriting
 
 
-@pytest.mark.parametrize("case", cases("in"))
+@pytest.mark.parametrize("case", of_kind("rewrite"))
 def test_rewrites_as_expected_and_only_once(case: Case) -> None:
-    before = case.texts()
-    expected = texts_of(case.expected)
+    before, expected = laid_out(case.before), laid_out(case.after)
     rewriting = rewrite(case, before)
     check_evidence(rewriting.report, before)
     assumed = {each.name for finding in rewriting.report.findings if finding.fixable for each in finding.assumes}
     declared = {name.strip() for line in case.header("assumes") for name in line.split(",")}
-    assert assumed == declared, "a fixture says what its rewrite rests on, and only that (`# assumes: name, name`)"
+    assert assumed == declared, "a case says what its rewrite rests on, and only that (`# assumes: name, name`)"
     worth = {each.worth.value for each in rewriting.report.findings if each.fixable and each.worth is not None}
-    assert case.header("worth") in ([], sorted(worth)), "a fixture may say what its rewrite is worth (`# worth: small`)"
+    assert case.header("worth") in ([], sorted(worth)), "a case may say what its rewrite is worth (`# worth: small`)"
     said = " / ".join(each.message for each in rewriting.report.findings if each.fixable)
     for text in case.header("says"):
-        assert text in said, "a fixture may say what is said of it (`# says: words of the message`)"
+        assert text in said, "a case may say what is said of it (`# says: words of the message`)"
     after = before | dict(rewriting.texts)
     assert after == expected, "\n" + "".join(differences(expected, after))
-    assert after != before, "a rewriting fixture must rewrite"
+    assert after != before, "a case of a rewrite must rewrite"
     for path, text in after.items():
         if path.suffix == ".py":
             compile(text, str(path), "exec", dont_inherit=True)
     assert not rewrite(case, after).texts, "a second run must change nothing"
 
 
-@pytest.mark.parametrize("case", cases("noop"))
+@pytest.mark.parametrize("case", of_kind("noop"))
 def test_leaves_alone(case: Case) -> None:
-    rewriting = rewrite(case, case.texts())
-    assert not rewriting.texts, "".join(differences(case.texts(), dict(rewriting.texts)))
+    texts = laid_out(case.before)
+    rewriting = rewrite(case, texts)
+    assert not rewriting.texts, "".join(differences(texts, dict(rewriting.texts)))
     told = [
         f"{each.site.line}: {each.message} ({each.why_not})" for each in rewriting.report.findings if not each.is_unseen
     ]
     assert not told, told
 
 
-@pytest.mark.parametrize("case", cases("refuse"))
+@pytest.mark.parametrize("case", of_kind("refuse"))
 def test_refuses_with_the_reason(case: Case) -> None:
-    texts = case.texts()
+    texts = laid_out(case.before)
     rewriting = rewrite(case, texts)
     assert not rewriting.texts, "".join(differences(texts, dict(rewriting.texts)))
     check_evidence(rewriting.report, texts)
     reasons = [each.why_not or "FIXABLE: " + each.message for each in rewriting.report.findings]
     expected = case.header("refuse")
-    assert expected, "a refuse fixture names its reasons at its top"
+    assert expected, "a refused case names its reasons"
     assert len(reasons) == len(expected), reasons
     for reason, text in zip(reasons, expected, strict=True):
         assert text in reason
@@ -153,8 +121,8 @@ def test_refuses_with_the_reason(case: Case) -> None:
     ("name", "kept"), [("cropped", "files that are read do not change"), ("pictures", "is made the same each time")]
 )
 def test_what_is_kept_is_what_must_stay_as_it_is(name: str, kept: str) -> None:
-    path = FIXTURES / "cache_preprocessing" / f"{name}.in.py"
-    found = rewrite(Case(CODEMODS["cache-preprocessing"], "in", path), texts_of(path)).report.findings
+    case = cases.case(f"cache_preprocessing/{name}")
+    found = rewrite(case, laid_out(case.before)).report.findings
     assert kept in found[0].assumes[0].sentence
 
 
@@ -176,7 +144,7 @@ from src.train import train
 train(DataLoader(Data(), 8))
 """
     texts = {ENTRY: start, ROOT / "src" / "__init__.py": "", ROOT / "src" / ENTRY.name: loop}
-    found = rewrite(Case(CODEMODS["pin-memory"], "in", FIXTURES / "pin_memory" / "flat.in.py"), texts).report.findings
+    found = rewrite(cases.case("pin_memory/flat"), texts).report.findings
     assert f"line 8 of src{os.sep}{ENTRY.name}" in found[0].message
 
 
@@ -189,12 +157,12 @@ def test_a_place_is_followed_through_changes_at_its_own_offset() -> None:
 
 
 def test_tf32_and_autocast_are_judged_alone_and_applied_in_one_order() -> None:
-    texts = texts_of(FIXTURES / "autocast" / "hard_cuda.in.py")
+    texts = texts_of("autocast/hard_cuda")
     both = [CODEMODS["tf32"], CODEMODS["autocast"]]
     for codemods in (registry.order(both), registry.order(reversed(both))):
         rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), codemods, Target(), Risk.EQUIVALENT)
         assert {each.codemod for each in rewriting.report.findings if each.fixable} == {"tf32", "autocast"}
-        assert dict(rewriting.texts) == texts_of(FIXTURES / "autocast" / "hard_cuda.out.py")
+        assert dict(rewriting.texts) == laid_out(cases.case("autocast/hard_cuda").after)
         assert [(each.codemod, each.why_not) for each in rewriting.void] == [
             ("tf32", "the rewrite by autocast has made it void")
         ]
@@ -213,7 +181,7 @@ def test_tf32_and_autocast_are_judged_alone_and_applied_in_one_order() -> None:
     ],
 )
 def test_what_another_generator_draws_or_a_kernel_rounds_is_not_exact(made: str, risk: Risk) -> None:
-    text = texts_of(FIXTURES / "device_tensors" / "packed_behind.in.py")[ENTRY]
+    text = cases.case("device_tensors/packed_behind").text
     text = text.replace("torch.arange(256)[None, :].repeat(2, 1)[:1]", made)
     rewriting = pipeline.apply(ENTRY, MemoryWorkspace.of(text), [CODEMODS["device-tensors"]], Target(), Risk.EQUIVALENT)
     assert made in text
@@ -222,14 +190,14 @@ def test_what_another_generator_draws_or_a_kernel_rounds_is_not_exact(made: str,
 
 @pytest.mark.parametrize(("name", "risk"), [("flat", Risk.EXACT), ("divided", Risk.EQUIVALENT)])
 def test_a_sum_of_quotients_is_not_exact(name: str, risk: Risk) -> None:
-    texts = texts_of(FIXTURES / "defer_item" / f"{name}.in.py")
+    texts = texts_of(f"defer_item/{name}")
     report = pipeline.analyze(ENTRY, MemoryWorkspace(texts), [CODEMODS["defer-item"]], Target())
     assert {each.risk for each in report.findings if each.fixable} == {risk}
 
 
 def test_a_void_finding_names_the_rewrite_that_made_it_void() -> None:
     """Not those of the other codemods that have acted before or after it."""
-    texts = texts_of(FIXTURES / "autocast" / "hard_cuda.in.py")
+    texts = texts_of("autocast/hard_cuda")
     codemods = registry.order(CODEMODS.values())
     rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), codemods, Target(), Risk.EQUIVALENT)
     assert len({stage.codemod for stage in rewriting.stages}) > 1
@@ -240,12 +208,9 @@ def test_a_void_finding_names_the_rewrite_that_made_it_void() -> None:
 
 @pytest.mark.parametrize("codemod", list(CODEMODS.values()), ids=list(CODEMODS))
 def test_every_codemod_is_shown_rewriting_and_leaving_alone(codemod: Codemod) -> None:
-    folder = FIXTURES / codemod.name.replace("-", "_")
-    names = [path.name for path in folder.glob("*")]
-    rewriting = [name for name in names if re.search(r"\.in(\.py)?$", name)]
-    untouched = [name for name in names if re.search(r"\.(noop|refuse)(\.py)?$", name)]
-    assert len(rewriting) >= 3
-    assert len(untouched) >= 2
+    kinds = [case.kind for case in CASES if case.codemod == codemod.name]
+    assert kinds.count("rewrite") >= 3
+    assert len(kinds) - kinds.count("rewrite") >= 2
 
 
 @pytest.mark.parametrize("codemod", list(CODEMODS.values()), ids=list(CODEMODS))
@@ -256,12 +221,10 @@ def test_every_codemod_has_a_whole_page(codemod: Codemod) -> None:
     assert positions == sorted(positions)
 
 
-@pytest.mark.parametrize(
-    ("name", "fixture"), [("fused-optimizer", "old_torch.refuse.py"), ("modern-amp", "flat.in.py")]
-)
-def test_what_only_an_old_requirement_refuses_is_likely(name: str, fixture: str) -> None:
+@pytest.mark.parametrize(("name", "case"), [("fused-optimizer", "old_torch"), ("modern-amp", "flat")])
+def test_what_only_an_old_requirement_refuses_is_likely(name: str, case: str) -> None:
     """The torch in a project's requirements may be years old; the one that the user asks for is a requirement."""
-    texts = texts_of(FIXTURES / name.replace("-", "_") / fixture)
+    texts = texts_of(f"{name.replace('-', '_')}/{case}")
     for recent, rests in (((2, 4), ["recent-torch"]), (None, None)):
         target = Target(torch=(1, 11), recent=recent)
         report = pipeline.analyze(ENTRY, MemoryWorkspace(texts), [CODEMODS[name]], target)
@@ -281,7 +244,7 @@ def differences(expected: dict[Path, str], got: dict[Path, str]) -> Iterator[str
 
 
 def test_samples_that_workers_would_forget_are_made_once_for_the_loader() -> None:
-    text = (FIXTURES / "cache_preprocessing" / "workers.in.py").read_text(encoding="utf-8")
+    text = cases.case("cache_preprocessing/workers").text
     trust = pipeline.Trust(likely=True)
     workspace = MemoryWorkspace.of(text)
     done = pipeline.apply(ENTRY, workspace, registry.load(), Target(), Risk.EQUIVALENT, trust=trust)

@@ -1,6 +1,6 @@
 """The promise of defer-item: what a script prints is the same, bit for bit, before and after the rewrite.
 
-The fixtures print their sums in full, so their output is compared as text. On a CPU the operations are those that run
+The cases print their sums in full, so their output is compared as text. On a CPU the operations are those that run
 on a GPU: float64 sums and products of single numbers, in which IEEE 754 leaves no choice.
 """
 
@@ -13,12 +13,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import cases
 import pytest
 
 torch = pytest.importorskip("torch")
 
-FOLDER = Path(__file__).parent.parent / "fixtures" / "defer_item"
-SCRIPTS = sorted(path.name.replace(".in", "", 1) for path in FOLDER.glob("*.in*"))
+CASES = {case.name: case for case in cases.folder("defer_item").values() if case.kind == "rewrite"}
 
 
 @pytest.fixture(autouse=True)
@@ -30,46 +30,45 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def output(script: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, as_on_a_gpu: bool = False) -> str:
-    """What a fixture prints; ``as_on_a_gpu``: tensors of the CPU take the branch of those of a GPU."""
-    entry = script / "train.py" if script.is_dir() else script
+def output(texts: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch, *, as_on_a_gpu: bool = False) -> str:
+    """What a program prints; ``as_on_a_gpu``: tensors of the CPU take the branch of those of a GPU."""
     here = folder / "run"
     here.mkdir(exist_ok=True)
-    for file in entry.parent.glob("*.py") if script.is_dir() else [entry]:
-        sys.modules.pop(file.stem, None)  # of another fixture
-        text = file.read_text("utf-8")
-        (here / file.name).write_text(text.replace(".is_cuda", ".is_cpu") if as_on_a_gpu else text, "utf-8")
+    for name, text in texts.items():
+        sys.modules.pop(Path(name).stem, None)  # of another case
+        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).write_text(text.replace(".is_cuda", ".is_cpu") if as_on_a_gpu else text, "utf-8")
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(str(here))
-    monkeypatch.setattr(sys, "argv", [entry.name])
+    monkeypatch.setattr(sys, "argv", [cases.ENTRY])
     printed = io.StringIO()
     torch.manual_seed(3)
     with contextlib.redirect_stdout(printed):
-        runpy.run_path(str(here / entry.name), run_name="__main__")
+        runpy.run_path(str(here / cases.ENTRY), run_name="__main__")
     return printed.getvalue()
 
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # the script's own `float(loss)`
 @pytest.mark.filterwarnings("ignore:`torch.jit")  # of torch's own compiler
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", CASES)
 def test_prints_the_same_before_and_after(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stem, dot, ending = name.partition(".")
-    if stem.startswith(("accelerate_", "fabric")) or stem == "accelerate":
-        pytest.importorskip("lightning" if stem == "fabric" else "accelerate")
+    if name.startswith(("accelerate_", "fabric")) or name == "accelerate":
+        pytest.importorskip("lightning" if name == "fabric" else "accelerate")
     try:
-        before = output(FOLDER / f"{stem}.in{dot}{ending}", tmp_path, monkeypatch)
+        before = output(CASES[name].before, tmp_path, monkeypatch)
     except ModuleNotFoundError as missing:
         pytest.skip(str(missing))
-    after = output(FOLDER / f"{stem}.out{dot}{ending}", tmp_path, monkeypatch)
+    after = output(CASES[name].after, tmp_path, monkeypatch)
     assert before
     assert after == before
     assert "tensor(" not in after
 
 
 def test_prints_the_same_where_only_a_gpu_has_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = output(FOLDER / "accelerator.in.py", tmp_path, monkeypatch)
-    assert ".is_cuda" in (FOLDER / "accelerator.out.py").read_text("utf-8")
-    assert output(FOLDER / "accelerator.out.py", tmp_path, monkeypatch, as_on_a_gpu=True) == before
+    case = CASES["accelerator"]
+    before = output(case.before, tmp_path, monkeypatch)
+    assert ".is_cuda" in case.after[cases.ENTRY]
+    assert output(case.after, tmp_path, monkeypatch, as_on_a_gpu=True) == before
 
 
 def values(dtype: object, count: int = 5000) -> list[object]:

@@ -1,4 +1,4 @@
-"""Each trap that is known has a fixture that shows it: ``fixtures/traps.tsv`` says which."""
+"""Each trap that is known has a case that shows it: ``fixtures/traps.tsv`` says which."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import cases
 import pytest
 from memory import ENTRY, ROOT, MemoryWorkspace
 
@@ -15,48 +16,44 @@ from turbofix.engine import pipeline
 from turbofix.findings import Risk
 from turbofix.training.model import Target
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
 CODEMODS = {codemod.name: codemod for codemod in registry.load()}
 TRAPS = 19
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: where the clause comes from, what it says, and the fixture that shows it."""
+    """One line of the table: where the clause comes from, what it says, and the cases that show it."""
 
     source: str
     clause: str
     codemod: str
-    fixture: str
+    cases: str
 
 
 def rows() -> list[Row]:
-    with (FIXTURES / "traps.tsv").open(encoding="utf-8", newline="") as file:
+    with (cases.FIXTURES / "traps.tsv").open(encoding="utf-8", newline="") as file:
         return [Row(**row) for row in csv.DictReader(file, delimiter="\t")]
 
 
 ROWS = rows()
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.clause} ({row.fixture})")
-def test_the_fixture_of_a_trap_is_one_that_the_tests_run(row: Row) -> None:
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.clause} ({row.codemod})")
+def test_the_cases_of_a_trap_are_ones_that_the_tests_run(row: Row) -> None:
     assert re.fullmatch(r"idioms \d+|catalogue [a-z0-9-]+|contract", row.source)
     assert row.clause.strip()
-    if row.fixture == "-":
-        assert row.codemod not in CODEMODS, "this codemod exists now: write the fixture"
+    if row.cases == "-":
+        assert row.codemod not in CODEMODS, "this codemod exists now: write the case"
         return
-    path = FIXTURES / row.fixture
-    assert path.exists()
-    kind = re.search(r"\.(in|noop|refuse)(\.py)?$", row.fixture)
-    assert kind is not None
-    assert path.parent.name.replace("_", "-") == row.codemod
     assert row.codemod in CODEMODS
-    if kind[1] == "in":
-        assert path.with_name(path.name.replace(".in", ".out", 1)).exists()
+    for name in row.cases.split():
+        assert cases.case(f"{row.codemod.replace('-', '_')}/{name}")
 
 
 def test_no_row_is_there_twice() -> None:
-    assert len(set(ROWS)) == len(ROWS)
+    assert len({(row.source, row.clause, row.codemod) for row in ROWS}) == len(ROWS)
+    for row in ROWS:
+        assert len(set(row.cases.split())) == len(row.cases.split())
 
 
 @pytest.mark.parametrize("number", range(1, TRAPS + 1))
@@ -66,9 +63,9 @@ def test_every_trap_has_a_row(number: int) -> None:
 
 @pytest.mark.parametrize("name", list(CODEMODS))
 def test_every_codemod_has_what_the_catalogue_says_of_it_and_something_that_stays_untouched(name: str) -> None:
-    own = [row.fixture for row in ROWS if row.source == f"catalogue {name}"]
+    own = [case for row in ROWS if row.source == f"catalogue {name}" for case in row.cases.split()]
     assert own
-    assert any(".noop" in fixture or ".refuse" in fixture for fixture in own)
+    assert any(cases.case(f"{name.replace('-', '_')}/{case}").kind != "rewrite" for case in own)
 
 
 def messages(name: str, texts: dict[Path, str]) -> list[str]:
@@ -77,7 +74,7 @@ def messages(name: str, texts: dict[Path, str]) -> list[str]:
 
 
 def test_what_a_setting_from_outside_may_change_is_not_said_as_a_fact() -> None:
-    text = (FIXTURES / "throttle_logging" / "settings_from_outside.refuse.py").read_text("utf-8")
+    text = cases.case("throttle_logging/settings_from_outside").text
     (said,) = messages("throttle-logging", {ENTRY: text})
     assert "in every step (if the interval on line 23 stays 1) to show `loss.item()`" in said
 
