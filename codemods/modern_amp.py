@@ -57,6 +57,7 @@ codemod = Codemod(
     __name__,
     group="precision",
     risk=Risk.EXACT,
+    everywhere=True,
     known_as=("torch.cuda.amp", "deprecated AMP"),
     assumes=(RECENT_TORCH,),
     worth=Worth.SMALL,

@@ -177,6 +177,15 @@ def test_a_file_that_only_defines_a_loop_is_told_from_one_that_is_right(run: Run
     assert "which decides what it trains with" in run("apply", "engine.py").err
 
 
+def test_a_deprecated_name_is_told_of_in_a_file_that_trains_nothing(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "amp.py").write_text(
+        "from torch.cuda.amp import GradScaler\n\n\ndef make():\n    return GradScaler()\n"
+    )
+    assert 'return GradScaler("cuda")' in run("apply", "amp.py").out
+    (tmp_path / "amp.py").write_text("def make():\n    return None\n")
+    assert run("apply", "amp.py").code == 0
+
+
 def test_the_starting_script_is_looked_for_one_folder_up(run: Run, tmp_path: Path) -> None:
     (tmp_path / "old" / "helpers").mkdir(parents=True)
     (tmp_path / "old" / "helpers" / "__init__.py").write_text("from .engine import *\n")
