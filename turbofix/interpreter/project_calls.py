@@ -48,6 +48,7 @@ from turbofix.interpreter.models import LAYERED, layers_given
 from turbofix.interpreter.state import Interpreter
 from turbofix.library import tables as libraries
 from turbofix.library.tables import NAMES
+from turbofix.source.answers import once_per_node
 
 
 def evaluate_arguments(interp: Interpreter, node: ast.Call) -> Arguments:
@@ -188,13 +189,22 @@ def invoke(interp: Interpreter, function: Function, arguments: Arguments, node: 
     interp.closures.add(closure)
     is_long = isinstance(body, ast.Lambda) or len(body.body) > FEW
     most = CONTEXTS_OF_TRAINING if is_long and not is_first else CONTEXTS_OF_REGISTRY
-    if count >= CONTEXTS and (count >= most or not (is_first or interp.glance.differs_by_call(body, function.module))):
+    again = is_first or _only_computes(body) or interp.glance.differs_by_call(body, function.module)
+    if count >= CONTEXTS and (count >= most or not again):
         if node is not None:
             interp.summarized.append((interp.frame, node, body))
         return interp.summaries.get(body, UNKNOWN)
     result = _execute(interp, function, arguments, node)
     interp.summaries[body] = join(interp.summaries.get(body), result) or result
     return result
+
+
+@once_per_node
+def _only_computes(function: ast.AST) -> bool:
+    """Whether a function is a few assignments, as the ``update`` of a meter: cheaper to execute than to stand for."""
+    body = getattr(function, "body", None)
+    statements = body if isinstance(body, list) else []
+    return 0 < len(statements) <= 6 and all(isinstance(each, (ast.Assign, ast.AugAssign)) for each in statements)
 
 
 def _passes_the_same(first: Arguments, second: Arguments) -> bool:
