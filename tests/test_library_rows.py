@@ -20,7 +20,7 @@ COLUMNS = {
     "habits.tsv": 6,
     "kinds.tsv": 2,
     "makes.tsv": 3,
-    "mixed.tsv": 3,
+    "operand_types.tsv": 3,
     "names.tsv": 3,
     "overlooked.tsv": 4,
     "packages.tsv": 2,
@@ -201,3 +201,9 @@ def test_a_pack_brings_rows(tmp_path: Path) -> None:
 def test_without_other_packs_no_folder_is_looked_at() -> None:
     others = [each for each in packs.installed_packs() if each != packs.OURS]
     assert others or packs.row_folders() == ()
+
+
+def test_a_loader_by_a_row_is_torch_s_loader_and_one_by_its_package_is_not() -> None:
+    assert tables.is_plain_loader("torch.utils.data.DataLoader") and tables.is_plain_loader("monai.data.DataLoader")
+    assert tables.kind_of("torch_geometric.loader.NeighborLoader") == "loader"
+    assert not tables.is_plain_loader("torch_geometric.loader.NeighborLoader")

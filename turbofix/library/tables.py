@@ -88,7 +88,7 @@ NO_KERNEL, NO_MIXING = "has no kernel for 16 bits", "does not mix 16 and 32 bits
 _NO_KERNEL = NAMES["no_kernel"]
 _MIXED = {
     name: tuple(zip(operands.split(), map(int, places.split()), strict=True))
-    for name, operands, places in rows_of("mixed.tsv")
+    for name, operands, places in rows_of("operand_types.tsv")
 }
 """What takes operands of one type, and which can be given that of the first: by name, and by place in a method."""
 _PAIRS = NAMES["pairs"]
@@ -242,6 +242,12 @@ def canonical(qualname: str) -> str:
 
 _KINDS = {name: kind for kind, names in rows_of("kinds.tsv") for name in names.split()}
 _KINDS |= {**dict.fromkeys(NAMES["parsers"], "argparse"), **dict.fromkeys(PROGRESS, "progress")}
+
+
+def is_plain_loader(name: str) -> bool:
+    """Whether a class makes batches as torch's loader does and takes its arguments, as ``kinds.tsv`` says of it."""
+    return _KINDS.get(name) == "loader"
+
 
 _OPEN_PACKAGES = rows_of("makes.tsv")
 """Packages whose members (or classes: "Upper") all make one kind of object; the first that fits decides."""

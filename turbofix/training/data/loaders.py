@@ -29,7 +29,7 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
-from turbofix.library.tables import loader_parameters
+from turbofix.library.tables import is_plain_loader, loader_parameters, parameters_of
 from turbofix.source.names import dotted, loaded, targets, written
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
@@ -41,8 +41,6 @@ from turbofix.training.model import ABSENT, Argument, Dataset, Evaluation, Loade
 _FEW_BATCHES = 10
 """After so many, an evaluation ends before its loader has brought more than workers fetch ahead."""
 _TORCH = "torch.utils.data.DataLoader"
-_SAME = (_TORCH, "monai.data.DataLoader")
-"""Torch's own, and those of libraries that add nothing but a seed for each worker."""
 
 
 def loader_sites(analysis: Analysis, value: Value | None) -> list[Site]:
@@ -98,7 +96,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     event = events[0]
     node, module = event.node, event.module
     made = next(each for each in members(event.result) if isinstance(each, Made))
-    order = loader_parameters() if made.qualname == _TORCH else loader_parameters()[:3]
+    order = parameters_of(made.qualname) or loader_parameters()[:3]
     all_arguments = [each.arguments for each in events if each.arguments is not None]
     bound = [bound_arguments(each, order) for each in all_arguments]
     passed = merged(bound)
@@ -119,7 +117,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         data = replace(data, length=None)
     collate = passed.get("collate_fn")
     collated = collating(analysis, collate.value) if collate is not None else None
-    subclass = None if made.qualname in _SAME else made.qualname
+    subclass = None if is_plain_loader(made.qualname) else made.qualname
     if subclass is None and isinstance(node, ast.Call) and _is_super(node):
         cls = next((each for each in facts.places.ancestors(node, module) if isinstance(each, ast.ClassDef)), None)
         subclass = cls.name if cls is not None else None

@@ -35,6 +35,7 @@ from turbofix.domain.values import (
     join_all,
     members,
 )
+from turbofix.library.tables import NAMES
 from turbofix.source.names import dotted, loaded, targets
 from turbofix.source.nodes import walk
 from turbofix.source.places import contains
@@ -70,6 +71,8 @@ def show_kind(event: Event) -> str:
         return "tracker"
     if name in ("info", "debug", "warning", "error", "critical", "exception"):
         return "logger"
+    if event.name in NAMES["trackers"]:
+        return "tracker"
     if "writer" in kinds:
         return "tracker" if name == "log" else "writer"
     return "tracker" if name == "log" else "other"
