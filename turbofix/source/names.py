@@ -323,11 +323,6 @@ def is_nothing(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def is_false(node: ast.AST) -> bool:
-    """``False``."""
-    return isinstance(node, ast.Constant) and node.value is False
-
-
 def is_main_test(test: ast.expr) -> bool:
     """``__name__ == "__main__"``."""
     return isinstance(test, ast.Compare) and any(

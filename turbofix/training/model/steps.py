@@ -220,7 +220,6 @@ class Step:
     clips: tuple[Act, ...] = ()
     unscales: tuple[Act, ...] = ()
     scaler_updates: tuple[Act, ...] = ()
-    scheduler_steps: tuple[Act, ...] = ()
     accumulation: Accumulation | None = None
     syncs: tuple[Sync, ...] = ()
     shows: tuple[Show, ...] = ()

@@ -152,9 +152,6 @@ def _step(
         scaler_updates=acts(
             analysis, [event for event in _of(training, "update") if stepper(event.receiver) == "scaler"], loop
         ),
-        scheduler_steps=acts(
-            analysis, [event for event in _of(training, "step") if stepper(event.receiver) == "scheduler"], loop
-        ),
         accumulation=accumulation(analysis, loop, backwards, updates),
         syncs=reading,
         shows=shown,
