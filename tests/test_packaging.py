@@ -49,7 +49,7 @@ def test_the_codemods_are_found_through_the_entry_point() -> None:
 def test_no_codemods_is_an_error_and_not_an_empty_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: ())
     monkeypatch.setattr(packs, "entry_point_files", lambda: ())
-    monkeypatch.setattr(registry, "installed_packs", packs.installed_packs.__wrapped__)
+    monkeypatch.setattr(packs, "_found_on", packs._found_on.__wrapped__)
     with pytest.raises(registry.PackError, match="no codemods are installed"):
         registry.load()
 

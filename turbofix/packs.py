@@ -12,9 +12,14 @@ ENTRY_POINTS = "turbofix.codemods"
 OURS = "turbofix_codemods"
 
 
-@cache
 def installed_packs() -> tuple[str, ...]:
-    """The packages that offer the entry point, by the name of their entry.
+    """The packages that offer the entry point, by the name of their entry."""
+    return _found_on(tuple(sys.path))
+
+
+@cache
+def _found_on(path: tuple[str, ...]) -> tuple[str, ...]:
+    """The packs of one search path.
 
     The files that hold entry points are read here, where they lie in folders: ``importlib.metadata`` takes longer to
     import than everything else that is needed to find the codemods. It is asked where nothing was found so.
