@@ -337,6 +337,13 @@ class Survey:
             if text not in self.inside:
                 self.texts.setdefault(id(value), text)
                 self.values.setdefault(text, value)
+        hidden = (
+            {*self.inside, *stored(getattr(self.scope, "body", ()))} if self.scope is not module.tree else self.inside
+        )
+        for name, value in module.scope.names.items():  # what only the functions read that the loop calls
+            if isinstance(value, Made) and value.kind == "scaler" and name not in hidden:
+                self.texts.setdefault(id(value), name)
+                self.values.setdefault(name, value)
 
     def _own(self) -> dict[str, Value]:
         """The attributes of the object whose method holds the loop, which its other methods use."""
