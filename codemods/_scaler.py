@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-
 from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.records import dataclass
+from turbofix.source.nodes import parse
 from turbofix.training.model import Act, Step, TrainingProgram
 
 from ._loaders import put_above, whole
@@ -106,6 +105,6 @@ def scale(scaling: Scaling, edit: Edit, *, old_torch: bool) -> None:
 
 def top_of(edit: Edit, site: Site) -> Site:
     """The statement of the file's top level that holds a place."""
-    tops = ast.parse(whole(edit, site)).body
+    tops = parse(whole(edit, site)).body
     top = next(each for each in tops if (each.end_lineno or 0) >= site.line)
     return Site(site.path, top.lineno, 0, top.lineno, 1, type(top).__name__)

@@ -177,6 +177,14 @@ def test_a_file_that_only_defines_a_loop_is_told_from_one_that_is_right(run: Run
     assert "which decides what it trains with" in run("apply", "engine.py").err
 
 
+def test_a_scaler_goes_into_a_file_that_today_s_python_does_not_read(tmp_path: Path, run: Run) -> None:
+    lines = SLOW.replace("labels.to(device)", "labels.cuda(async=True)").splitlines()
+    inside = ["def train(loader, model, optimizer):", *(f"    {line}" for line in lines[11:])]
+    (tmp_path / "old.py").write_text("\n".join([*lines[:10], *inside, "", "train(loader, model, optimizer)", ""]))
+    ran = run("apply", "--likely", "--gpu", "turing", "--select", "autocast", "old.py")
+    assert "scaler.scale(loss).backward()" in ran.out and "mistake" not in ran.err
+
+
 def test_a_deprecated_name_is_told_of_in_a_file_that_trains_nothing(tmp_path: Path, run: Run) -> None:
     (tmp_path / "amp.py").write_text(
         "from torch.cuda.amp import GradScaler\n\n\ndef make():\n    return GradScaler()\n"
