@@ -123,6 +123,7 @@ def test_a_comment_in_the_file_is_heard(tmp_path: Path, run: Run) -> None:
     assert json.loads(run("analyze", *WORKERS, "--output-format", "json", "train.py").out)["findings"] == []
 
 
+@pytest.mark.usefixtures("warm_interpreter")
 def test_a_verification_runs_the_changed_file(tmp_path: Path, run: Run) -> None:
     """The script says how many workers it was told of: the candidate's runs are told of other ones."""
     text = TRAINING.replace(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from memory import ENTRY, MemoryWorkspace
 
 from turbofix import registry
@@ -57,43 +56,39 @@ def rewritten() -> str:
     return dict(rewriting.texts)[ENTRY]
 
 
-def start(folder: Path, text: str, **settings: str) -> subprocess.Popen[str]:
+def run(kept: warm.Kept, folder: Path, text: str, **settings: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(text, "utf-8")
-    command = [sys.executable, "train.py"]
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **settings},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return kept.run(["train.py"], folder, **settings)
 
 
-def test_a_training_that_was_stopped_ends_as_if_nothing_had_stopped_it(tmp_path: Path) -> None:
-    plain, _ = start(tmp_path, TRAINING).communicate(timeout=120)
+def test_a_training_that_was_stopped_ends_as_if_nothing_had_stopped_it(
+    tmp_path: Path, kept_interpreters: warm.Kept
+) -> None:
+    plain = run(kept_interpreters, tmp_path, TRAINING)
     text = rewritten()
-    whole, _ = start(tmp_path, text).communicate(timeout=120)
-    assert whole == plain
-    assert plain.startswith("80 1280 81 ")
+    whole = run(kept_interpreters, tmp_path, text)
+    assert whole.stdout == plain.stdout
+    assert plain.stdout.startswith("80 1280 81 ")
 
     for path in tmp_path.glob("unfinished-*"):
         path.unlink()
-    stopped = start(tmp_path, text, STOP="error")
-    out, error = stopped.communicate(timeout=120)
+    stopped = run(kept_interpreters, tmp_path, text, STOP="error")
     assert stopped.returncode == 1
-    assert "RuntimeError: stopped" in error
-    assert not out
+    assert "RuntimeError: stopped" in stopped.stderr
+    assert not stopped.stdout
     (saved,) = tmp_path.glob("unfinished-*")
 
-    again, _ = start(tmp_path, text, RESUME=saved.name).communicate(timeout=120)
-    assert again == plain
+    again = run(kept_interpreters, tmp_path, text, RESUME=saved.name)
+    assert again.stdout == plain.stdout
 
 
-def test_a_training_that_is_killed_has_saved_before(tmp_path: Path) -> None:
-    process = start(tmp_path, rewritten(), STOP="wait")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "waiting\n"
-    process.kill()
-    process.communicate(timeout=120)
+def test_a_training_that_is_killed_has_saved_before(tmp_path: Path, kept_interpreters: warm.Kept) -> None:
+    (tmp_path / "train.py").write_text(rewritten(), "utf-8")
+    with open(tmp_path / "stderr.txt", "wb") as log:
+        process = kept_interpreters.script(["train.py"], tmp_path, log, STOP="wait")
+        assert process.stdin is not None and process.stdout is not None
+        with process.stdin, process.stdout:
+            assert process.stdout.readline() == b"waiting\n"
+            process.kill()
+            process.wait(120)
     assert [path.suffix for path in tmp_path.glob("unfinished-*")] == [".pt"]

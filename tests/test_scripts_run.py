@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import math
-import os
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import warm
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "fixtures" / "scripts"
 SECONDS = 180  # generous: a busy machine is not a broken script
@@ -113,25 +113,15 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def run_script(path: str, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run one script in a child process, with `folder` as its working folder."""
-    environment = {
-        **os.environ,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        # one thread: the same sums in the same order, and other tests keep their core
-        "OMP_NUM_THREADS": "1",
-        "PYTHONIOENCODING": "utf-8",
-    }
-    return subprocess.run(
-        [sys.executable, str(SCRIPTS / path), *args],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=SECONDS,
-        check=False,
-    )
+Ran = subprocess.CompletedProcess[str]
+
+
+def run_script(kept: warm.Kept, path: str, folder: Path, *args: str) -> Ran:
+    """Run one script in a child process, with `folder` as its working folder.
+
+    On one thread: the same sums in the same order, and other tests keep their core.
+    """
+    return kept.run([str(SCRIPTS / path), *args], folder, SECONDS, PYTHONDONTWRITEBYTECODE="1")
 
 
 def read_tree(folder: Path) -> dict[str, bytes]:
@@ -157,7 +147,9 @@ def imported_modules(tree: ast.Module) -> set[str]:
 
 @needs_torch
 @pytest.mark.parametrize("training", TRAININGS, ids=lambda training: " ".join((training.path, *training.args)))
-def test_it_runs_and_learns_and_writes_only_its_own_files(training: Training, tmp_path: Path) -> None:
+def test_it_runs_and_learns_and_writes_only_its_own_files(
+    training: Training, tmp_path: Path, kept_interpreters: warm.Kept
+) -> None:
     if training.needs_cuda and not has_cuda():
         pytest.skip(f"{training.path} hard-codes CUDA, and this machine has none")
     if training.absent:
@@ -166,7 +158,7 @@ def test_it_runs_and_learns_and_writes_only_its_own_files(training: Training, tm
     folder = tmp_path / "work"
     folder.mkdir()
 
-    run = run_script(training.path, folder, *training.args)
+    run = run_script(kept_interpreters, training.path, folder, *training.args)
 
     assert run.returncode == 0, run.stderr
     losses = [float(loss) for loss in re.findall(training.loss, run.stdout)]
@@ -178,10 +170,10 @@ def test_it_runs_and_learns_and_writes_only_its_own_files(training: Training, tm
 
 
 @needs_torch
-def test_hard_coded_cuda_is_really_hard_coded(tmp_path: Path) -> None:
+def test_hard_coded_cuda_is_really_hard_coded(tmp_path: Path, kept_interpreters: warm.Kept) -> None:
     if has_cuda():
         pytest.skip("only a machine without CUDA shows it")
-    run = run_script("vae_cuda.py", tmp_path)
+    run = run_script(kept_interpreters, "vae_cuda.py", tmp_path)
     assert run.returncode == 1
     assert "CUDA" in run.stderr or "NVIDIA" in run.stderr
 

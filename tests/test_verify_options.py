@@ -63,6 +63,7 @@ def verified(run: Run, *options: str) -> tuple[dict[str, Any], str]:
     return answer, ran.err
 
 
+@pytest.mark.usefixtures("warm_interpreter")
 def test_what_a_run_that_failed_wrote_is_shown_on_request(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "theirs.py").write_text("print('so far')\nraise SystemExit('no data')\n")

@@ -6,9 +6,6 @@ losses that were recorded, those that were logged beside the recording and those
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 
 import pytest
 import walls
+import warm
 
 from turbofix.findings import Risk
 from turbofix.verify import Inconclusive, Options, Request, Stage, verdict
@@ -236,7 +234,9 @@ def logged(lines: list[str]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_the_recorded_losses_are_those_of_the_script_itself(tmp_path: Path, style: str) -> None:
+def test_the_recorded_losses_are_those_of_the_script_itself(
+    tmp_path: Path, style: str, kept_interpreters: warm.Kept
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(START + STYLES[style])
     with child_of(script) as original:
@@ -248,10 +248,8 @@ def test_the_recorded_losses_are_those_of_the_script_itself(tmp_path: Path, styl
     # the run is stopped inside its last step, before that step is logged
     assert recorded[: len(beside)] == beside
     assert len(beside) >= len(recorded) - 1
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    plain = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
+    plain = kept_interpreters.run(["train.py"], tmp_path)
+    assert plain.returncode == 0, plain.stderr
     assert logged(plain.stdout.splitlines())[: len(recorded)] == recorded
     assert "skipped a batch" not in plain.stdout
 

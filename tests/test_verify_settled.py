@@ -17,6 +17,8 @@ from turbofix.verify import Options, Request, Stage, Verification, verify
 from turbofix.verify.request import ASSUMPTION, FINDING, Piece
 from turbofix.verify.settle import FACTS, observed
 
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
+
 FLAT = """
 import torch
 from torch import nn

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 torch = pytest.importorskip("torch")
 
@@ -121,9 +120,9 @@ assert used() == {{"remapped": True, "rounded": 1}}, used()
     "switch",
     [name for name in SWITCHES if name != "fp32_precision" or hasattr(torch.backends.cuda.matmul, "fp32_precision")],
 )
-def test_the_programs_own_switch_decides(switch: str) -> None:
+def test_the_programs_own_switch_decides(switch: str, tmp_path: Path, kept_interpreters: warm.Kept) -> None:
     on, off = SWITCHES[switch]
-    subprocess.run([sys.executable, "-c", PROGRAM.format(on=on, off=off)], check=True)
+    kept_interpreters.told(PROGRAM.format(on=on, off=off), tmp_path)
 
 
 COMPILING = """
@@ -151,8 +150,8 @@ assert used()["rounded"] == 1, used()
 """
 
 
-def test_a_program_that_compiles_still_does() -> None:
-    subprocess.run([sys.executable, "-c", COMPILING], check=True)
+def test_a_program_that_compiles_still_does(tmp_path: Path, kept_interpreters: warm.Kept) -> None:
+    kept_interpreters.told(COMPILING, tmp_path)
 
 
 ASKING = """
@@ -169,8 +168,10 @@ for name, answer in {"bitsandbytes.cextension": False, "bitsandbytes_notes": Tru
 """
 
 
-def test_a_library_that_chooses_its_kernels_by_it_is_told_that_there_is_no_gpu() -> None:
-    subprocess.run([sys.executable, "-c", ASKING], check=True)
+def test_a_library_that_chooses_its_kernels_by_it_is_told_that_there_is_no_gpu(
+    tmp_path: Path, kept_interpreters: warm.Kept
+) -> None:
+    kept_interpreters.told(ASKING, tmp_path)
 
 
 PLACES = """
@@ -233,8 +234,10 @@ assert packed.data.is_cuda and not packed.batch_sizes.is_cuda
 """
 
 
-def test_what_goes_to_the_other_device_is_copied_and_knows_where_it_is() -> None:
-    subprocess.run([sys.executable, "-c", PLACES], check=True)
+def test_what_goes_to_the_other_device_is_copied_and_knows_where_it_is(
+    tmp_path: Path, kept_interpreters: warm.Kept
+) -> None:
+    kept_interpreters.told(PLACES, tmp_path)
 
 
 TOGETHER = """
@@ -323,8 +326,10 @@ torch.func.vmap(lambda row: row @ model.weight)(torch.ones(2, 3, device="cuda"))
 """
 
 
-def test_tensors_on_two_devices_are_refused_where_a_gpu_refuses_them_and_only_there() -> None:
-    subprocess.run([sys.executable, "-c", TOGETHER], check=True)
+def test_tensors_on_two_devices_are_refused_where_a_gpu_refuses_them_and_only_there(
+    tmp_path: Path, kept_interpreters: warm.Kept
+) -> None:
+    kept_interpreters.told(TOGETHER, tmp_path)
 
 
 NAMES = """
@@ -370,5 +375,5 @@ torch.set_default_tensor_type(t="torch.cuda.FloatTensor")
 """
 
 
-def test_what_is_wrapped_takes_its_arguments_by_torchs_names(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", NAMES], check=True, cwd=tmp_path)
+def test_what_is_wrapped_takes_its_arguments_by_torchs_names(tmp_path: Path, kept_interpreters: warm.Kept) -> None:
+    kept_interpreters.told(NAMES, tmp_path)

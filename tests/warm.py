@@ -1,12 +1,14 @@
-"""Interpreters that have imported torch already, for verifications that are not about how an interpreter starts.
+"""Interpreters that have imported torch already, for what is not about how an interpreter starts.
 
 A verification starts an interpreter, and most of what it takes on a small script is the import of torch. Here one
 process imports it once, for all verifications of a test process with the same environment, and forks for each of them.
-From there on it is the probe's own program: the warden, the level of isolation, the fork for each run.
+From there on it is the probe's own program: the warden, the level of isolation, the fork for each run. A plain script
+of torch's is run in such a fork as well (``script``), as ``python SCRIPT`` would run it.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -19,8 +21,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 MARK = "TURBOFIX_SCRATCH"
 
@@ -48,6 +52,42 @@ class Kept:
             return subprocess.Popen(command, **given)
         environment: dict[str, str] = given["env"]
         return Forked(self.control(python, environment), arguments, environment, given)
+
+    def script(self, arguments: Sequence[str], cwd: Path, log: IO[bytes], **settings: str) -> Started:
+        """``python ARGUMENTS`` in ``cwd``, on one thread, with ``settings`` in its environment; ``log`` is its stderr.
+
+        Without forks it is an interpreter of its own.
+        """
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment |= {"OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+        given: dict[str, Any] = {"cwd": cwd, "env": {**environment, **settings}, "stderr": log, "pass_fds": ()}
+        given |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+        if not sys.platform.startswith("linux"):
+            return subprocess.Popen([sys.executable, *arguments], **given)
+        return Forked(self.control(sys.executable, environment), list(arguments), given["env"], given, plain=True)
+
+    def run(
+        self, arguments: Sequence[str], cwd: Path, timeout: float = 120, **settings: str
+    ) -> subprocess.CompletedProcess[str]:
+        """What such a script has said when it has ended."""
+        with tempfile.TemporaryFile() as log:
+            started = self.script(arguments, cwd, log, **settings)
+            assert started.stdin is not None and started.stdout is not None
+            late = threading.Timer(timeout, started.kill)
+            late.start()
+            with started.stdin, started.stdout:
+                out = started.stdout.read().decode()
+            code = started.wait(timeout)
+            late.cancel()
+            log.seek(0)
+            return subprocess.CompletedProcess(list(arguments), code, out, log.read().decode())
+
+    def told(self, text: str, folder: Path, **settings: str) -> str:
+        """What a program prints that ends well, by its text; it is laid into ``folder`` and runs there."""
+        (folder / "program.py").write_text(text, encoding="utf-8")
+        ran = self.run(["program.py"], folder, **settings)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
 
     def control(self, python: str, environment: Mapping[str, str]) -> socket.socket:
         """The line to the process for this interpreter and environment."""
@@ -77,10 +117,16 @@ class Forked:
     """What ``turbofix.verify.runner`` uses of a ``Popen``."""
 
     def __init__(
-        self, control: socket.socket, arguments: list[str], environment: dict[str, str], given: dict[str, Any]
+        self,
+        control: socket.socket,
+        arguments: list[str],
+        environment: dict[str, str],
+        given: dict[str, Any],
+        *,
+        plain: bool = False,
     ) -> None:
         assert given["start_new_session"] and given["stdin"] == given["stdout"] == subprocess.PIPE
-        assert len(environment[MARK]) < ROOM
+        assert plain or len(environment[MARK]) < ROOM
         read_in, write_in = os.pipe()
         read_out, write_out = os.pipe()
         self._status, status = os.pipe()
@@ -89,6 +135,7 @@ class Forked:
             "cwd": str(given["cwd"]),
             "environment": environment,
             "numbers": [0, 1, 2, *given["pass_fds"]],
+            "plain": plain,
         }
         handed = [status, read_in, write_out, given["stderr"].fileno(), *given["pass_fds"]]
         socket.send_fds(control, [json.dumps(order).encode()], handed)
@@ -123,6 +170,9 @@ class Forked:
     def kill(self) -> None:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
+
+
+Started = Forked | subprocess.Popen[bytes]
 
 
 # --- in the process that is kept ------------------------------------------------------------------------------------
@@ -183,13 +233,17 @@ def become(order: dict[str, Any], handed: list[int]) -> None:
             os.dup2(descriptor, number)
         os.closerange(512, 1024)
         os.chdir(order["cwd"])
-        mark(order["environment"][MARK])
+        if not order["plain"]:
+            mark(order["environment"][MARK])
         os.environ.clear()
         os.environ.update(order["environment"])
         tempfile.tempdir = None  # torch has asked for it, and the answer is remembered
         sys.argv[:] = order["arguments"]
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        status = 0
+        if order["plain"]:
+            status = ended(sys.argv[0])
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except BaseException:
@@ -198,6 +252,27 @@ def become(order: dict[str, Any], handed: list[int]) -> None:
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def ended(script: str) -> int:
+    """The status of an interpreter that ends with a script, after all that one does at its end."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    status = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if status and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
 
 
 def mark(path: str) -> None:
