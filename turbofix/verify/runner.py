@@ -335,9 +335,9 @@ class Child:
         self.close()
 
     def _end_of_process(self) -> int | None:
-        """The status of a process that is gone or about to go."""
+        """The status of a process that is gone or about to go; a warden goes when it is told to, and knows of none."""
         status: int | None = None
-        if self._process is not None and not self._forks:
+        if self._process is not None and not hasattr(os, "fork"):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = self._process.wait(PATIENCE)
         self.close()
