@@ -82,10 +82,10 @@ class Kept:
             log.seek(0)
             return subprocess.CompletedProcess(list(arguments), code, out, log.read().decode())
 
-    def told(self, text: str, folder: Path, **settings: str) -> str:
+    def told(self, text: str, folder: Path, timeout: float = 120, **settings: str) -> str:
         """What a program prints that ends well, by its text; it is laid into ``folder`` and runs there."""
         (folder / "program.py").write_text(text, encoding="utf-8")
-        ran = self.run(["program.py"], folder, **settings)
+        ran = self.run(["program.py"], folder, timeout, **settings)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
 
