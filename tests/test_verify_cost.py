@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from turbofix.findings import Risk
-from turbofix.verify import Options, Request, Stage, Verification, verify
+from turbofix.verify import Options, Request, Stage, Verification, original, verify
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("warm_interpreters")
@@ -82,7 +82,10 @@ def test_a_training_without_end_costs_what_its_compared_steps_do(
 
 
 @pytest.mark.parametrize(("name", "epochs"), [*((name, 1) for name in WAITING), ("sleeps", 5), ("asks", 5)])
-def test_a_script_that_waits_at_its_end_is_judged_to_there(tmp_path: Path, name: str, epochs: int) -> None:
+def test_a_script_that_waits_at_its_end_is_judged_to_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, epochs: int
+) -> None:
+    monkeypatch.setattr(original, "IDLE", original.IDLE / 4)  # as long as that, each run waits here
     training = THREE.replace("range(3)", f"range({epochs})")
     script = training + WAITING[name] + SAVED
     line = script[: script.index(SAVED)].count("\n")

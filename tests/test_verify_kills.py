@@ -30,7 +30,10 @@ from turbofix.verify.runner import Child, Ended
 from turbofix.verify.scratch import Scratch
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes through /proc")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes through /proc"),
+    pytest.mark.usefixtures("warm_interpreters"),
+]
 
 MIB = 1 << 20
 GENEROUS = Limits(seconds=60.0, memory=1 << 40, disk=1 << 40)
@@ -65,7 +68,9 @@ class Bench:
 
 
 @pytest.fixture(scope="module", params=walls.LEVELS)
-def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, warm_interpreters: None
+) -> Iterator[Bench]:
     base = tmp_path_factory.mktemp("kills")
     project = walls.make_project(base / "home" / "project")
     script = project / "script.py"

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from commands import Run, runner
 
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
+
 TRAINING = """\
 import torch
 
@@ -63,7 +65,6 @@ def verified(run: Run, *options: str) -> tuple[dict[str, Any], str]:
     return answer, ran.err
 
 
-@pytest.mark.usefixtures("warm_interpreter")
 def test_what_a_run_that_failed_wrote_is_shown_on_request(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "theirs.py").write_text("print('so far')\nraise SystemExit('no data')\n")
