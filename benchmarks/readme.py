@@ -7,6 +7,7 @@ knows, with an environment of its own. Only ``make test`` is left out, which ``.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -15,6 +16,8 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +32,6 @@ def commands(readme: str) -> list[str]:
 
 def main() -> int:
     """Run them all, say how each ended and how long it took; 1 where one failed."""
-    failed = False
     subprocess.run(["make", ".venv/.ready"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory() as scratch:
         copy, home = Path(scratch, "turbofix"), Path(scratch, "project")
@@ -47,15 +49,13 @@ def main() -> int:
             "PATH": f"{scratch}/venv/bin{os.pathsep}{os.environ['PATH']}",
             "PIP_CONSTRAINT": str(copy / "constraints.txt"),
         }
-        for command in commands((ROOT / "README.md").read_text(encoding="utf-8")):
-            if command == "make test":
-                continue
-            of_script = command.startswith("turbofix")
+
+        def ended_well(command: str) -> bool:
             begun = time.perf_counter()
             ended = subprocess.run(
                 command,
                 shell=True,
-                cwd=home if of_script else copy,
+                cwd=home if command.startswith("turbofix") else copy,
                 env=environment,
                 capture_output=True,
                 text=True,
@@ -63,11 +63,26 @@ def main() -> int:
             )
             searches = re.match(r"turbofix (analyze|apply)\b(?!.*--write)", command)
             right = ended.returncode == (FOUND if searches else 0)
-            failed = failed or not right
-            print(f"{'ok' if right else 'FAILED'} {time.perf_counter() - begun:.0f} s  {command}", flush=True)
-            if not right:
-                print(ended.stdout, ended.stderr, f"exit status {ended.returncode}", sep="\n")
-    return int(failed)
+            told = [f"{'ok' if right else 'FAILED'} {time.perf_counter() - begun:.0f} s  {command}"]
+            told += [] if right else [ended.stdout, ended.stderr, f"exit status {ended.returncode}"]
+            print("\n".join(told), flush=True)
+            return right
+
+        shown = [each for each in commands((ROOT / "README.md").read_text(encoding="utf-8")) if each != "make test"]
+        installs = [each for each in shown if each.startswith("pip")]
+        makes = [each for each in shown if each.startswith("make")]
+        installed_ones = [each for each in shown if each.startswith("turbofix")]
+        others = [each for each in shown if each not in (*installs, *makes, *installed_ones)]
+        # two at a time, and nothing before what it needs is there
+        right = [lanes(ended_well, installs, makes), lanes(ended_well, installed_ones, others)]
+        return int(not all(right))
+
+
+def lanes(ended_well: Callable[[str], bool], *each: list[str]) -> bool:
+    """Whether the commands of every lane ended well: the lanes beside one another, those of one lane in their order."""
+    with ThreadPoolExecutor(len(each)) as pool:
+        ended = pool.map(lambda lane: [ended_well(command) for command in lane], each)
+        return all(itertools.chain.from_iterable(ended))
 
 
 if __name__ == "__main__":
