@@ -18,8 +18,9 @@ demo: $(READY)
 # Where no bytecode is written, each of the many processes that the tests start compiles the whole package anew.
 demo test lint docs: export PYTHONDONTWRITEBYTECODE =
 
+# Neighbours share what they set up, so that a process takes tests in a row.
 test: $(READY)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check
