@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import types
@@ -12,6 +13,8 @@ import pytest
 import warm
 
 from turbofix.verify import runner
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is there: other tests keep their core
 
 
 @pytest.fixture(scope="session")

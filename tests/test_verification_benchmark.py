@@ -65,7 +65,7 @@ def test_an_edit_that_does_not_fit_is_loud() -> None:
 
 BROKEN_SAMPLE = [
     ("missing zero_grad", "accumulation in float32"),
-    ("missing unscale_", "lstm"),
+    ("missing unscale_", "tabular"),
     ("double step", "gan"),
     ("dropped last batch", "tabular"),
     ("evaluation mode", "unet"),

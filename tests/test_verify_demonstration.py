@@ -40,11 +40,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.Cap
     return runner(tmp_path, monkeypatch, capfdbinary)
 
 
-def verified(
-    run: Run, candidate: str, *asked: str, epochs: int = 1, options: tuple[str, ...] = SHORT
-) -> tuple[int, dict[str, object]]:
+def verified(run: Run, candidate: str, *asked: str, epochs: int = 1) -> tuple[int, dict[str, object]]:
     """The exit status and the JSON of ``turbofix verify seq2seq.py CANDIDATE``."""
-    arguments = (*options, "--epochs", str(epochs))
+    arguments = (*SHORT, "--epochs", str(epochs))
     ran = run("verify", "seq2seq.py", candidate, *asked, "--output-format", "json", "-q", "--", *arguments)
     answer: dict[str, object] = json.loads(ran.out)
     return ran.code, answer
@@ -74,12 +72,11 @@ def test_the_float16_rewrite_passes_and_without_unscale_fails(run: Run, tmp_path
     run("apply", "--gpu", "turing", "--likely", "--select", "crash-checkpoint", "--write", "candidate.py")
     text = candidate.read_text()
     assert text.count("            scaler.unscale_(optimizer)\n") == 1
-    # the rewrite takes larger batches for the script's own accumulation
-    code, answer = verified(run, "candidate.py", options=())
+    code, answer = verified(run, "candidate.py")
     assert (code, answer["verdict"]) == (0, "pass")
     # what it keeps of an interrupted training does not run where nothing interrupts it
     assert "not run, and so not verified: seq2seq.py, lines" in str(answer["reason"])
     candidate.write_text(text.replace("            scaler.unscale_(optimizer)\n", ""))
-    code, answer = verified(run, "candidate.py", *FEW, options=("--batch-size", "4", *SHORT))
+    code, answer = verified(run, "candidate.py", *FEW)
     assert (code, answer["verdict"]) == (1, "fail")
     assert "clip_grad_norm_ sees a gradient norm" in str(answer["reason"])
