@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 
-from turbofix.assumptions import OPTION_DEFAULT, Assumption
 from turbofix.codemod import SharedPlan
 from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
@@ -225,11 +224,6 @@ def why_not_written(*values: Argument) -> str | None:
     if any(each.edit_at is None for each in values):
         return "where the batch size or the number of accumulated batches is written could not be seen"
     return reason_beside(*values)
-
-
-def by_default(*given: Argument) -> tuple[Assumption, ...]:
-    """What is assumed where whoever starts the training may give another number."""
-    return (OPTION_DEFAULT,) if any(each.option is not None for each in given) else ()
 
 
 def factor_of(size: int, many: int, enough: int = ENOUGH) -> int:

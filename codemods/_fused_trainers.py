@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from turbofix.assumptions import OLDER_TORCH, ON_GPU, OPTION_DEFAULT
+from turbofix.assumptions import OLDER_TORCH, ON_GPU
 from turbofix.codemod import Codemod
 from turbofix.findings import Finding, InPlace, Refusal, Risk
 from turbofix.regex import regex
 from turbofix.training.model import Framework, Optimizer, Training, TrainingProgram
 
 from ._fused import APART, AVAILABLE, ON_CPU, ON_MPS, OWN, SINCE, TAKEN, Fused, is_borrowed, names_of, told, why_not
+from ._options import on_defaults
 from ._precision import version
 from ._trainers import (
     FULL,
@@ -22,7 +23,6 @@ from ._trainers import (
     evidence,
     is_off,
     is_sharded,
-    rests_on_defaults,
     rests_on_gpu,
     stays_on_cpu,
 )
@@ -61,7 +61,7 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         reason = why_not_under_trainer(program, training)
         value = f'"{FUSED[0]}" if {{{AVAILABLE[:-2]}}}() else "{PLAIN}"'
         plan = Switch("optim", value, place if place != training.site else None, beside(training))
-        defaults = rests_on_defaults(plan) or ((OPTION_DEFAULT,) if optim.option is not None else ())
+        defaults = on_defaults(plan.beside, optim)
         assumes = (*((OLDER_TORCH,) if unsaid else ()), *rests_on_gpu(training), *defaults)
         yield codemod.offer(place, message, reason, plan=plan, evidence=seen, assumes=assumes)
 
@@ -94,7 +94,7 @@ def handed_over(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding 
             is_gpu = accelerator != () and set(accelerator) <= set(anywhere)
             value = "True" if is_gpu else f"{AVAILABLE} or None"
             unsure = gpu is None or (program.target.torch < ON_CPU and not is_gpu)
-            assumes = (*((ON_GPU,) if unsure else ()), *((OPTION_DEFAULT,) if training.parsed else ()))
+            assumes = (*((ON_GPU,) if unsure else ()), *on_defaults(training.parsed))
             plan, risk = Fused(value, borrowed), Risk.RECIPE if borrowed else codemod.risk
             yield codemod.offer(optimizer.site, message, reason, plan=plan, risk=risk, evidence=seen, assumes=assumes)
 

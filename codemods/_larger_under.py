@@ -21,7 +21,6 @@ from ._batches import (
     STEPS,
     TOO_FEW,
     Plan,
-    by_default,
     factor_of,
     growing,
     joined,
@@ -31,6 +30,7 @@ from ._batches import (
     why_not_written,
 )
 from ._loaders import said_beside
+from ._options import on_defaults
 from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, rests_on_gpu, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
@@ -81,7 +81,7 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
 def rests(training: Training, size: int, *given: Argument) -> tuple[Assumption, ...]:
     """What a larger batch under a trainer rests on: one sample needs no padding, and several may not stack."""
     alike = (ONE_SIZE,) if size == 1 and training.stacks else ()
-    return (LEARNS_IN_LARGER, *alike, *rests_on_gpu(training), *by_default(*given))
+    return (LEARNS_IN_LARGER, *alike, *rests_on_gpu(training), *on_defaults(*given))
 
 
 def unread(codemod: Codemod, training: Training) -> Iterator[Refusal]:

@@ -64,6 +64,13 @@ def decides(argument: Argument) -> bool:
     return argument.option is not None or argument.edit_at not in (None, argument.site)
 
 
+def on_defaults(*given: object) -> tuple[Assumption, ...]:
+    """What is assumed where an option says what one of some arguments is, or what else is given holds: that nobody
+    passes another value."""
+    rests = (each.option is not None if isinstance(each, Argument) else bool(each) for each in given)
+    return (OPTION_DEFAULT,) if any(rests) else ()
+
+
 def left_off(  # noqa: PLR0913
     codemod: Codemod,
     site: Site,
@@ -81,5 +88,4 @@ def left_off(  # noqa: PLR0913
     if plan is None or reason is not None:
         return codemod.refuse(site, message, reason or f"the script leaves it to {said(off)}: pass it", evidence=seen)
     place = site if plan.site.kind == "Call" else plan.site
-    rests = (OPTION_DEFAULT,) if off.option is not None else ()
-    return codemod.finding(place, message, plan=plan, evidence=seen, assumes=(*assumes, *rests))
+    return codemod.finding(place, message, plan=plan, evidence=seen, assumes=(*assumes, *on_defaults(off)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import LEARNS_IN_16_BITS, OPTION_DEFAULT
+from turbofix.assumptions import LEARNS_IN_16_BITS
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Site
@@ -12,6 +12,7 @@ from turbofix.training.evidence import of_forward, of_value
 from turbofix.training.model import Called, Owner, Step, TrainingProgram
 
 from ._loaders import reason_beside
+from ._options import on_defaults
 from ._precision import called, models_of, said
 from ._scaler import holds
 from ._sixteen import (
@@ -69,7 +70,7 @@ def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Fin
         plan = Switch("mixed_precision", '"bf16" if {torch.cuda.is_available}() else "no"', at, (), kept)
         plain = program.complete and not given.reads and all(models_of(program, step) for step in steps)
         assumes = (
-            *((OPTION_DEFAULT,) if launched or not is_off(owner.argument("cpu")) else ()),
+            *on_defaults(launched, not is_off(owner.argument("cpu"))),
             *(() if plain and not kept else (LEARNS_IN_16_BITS,)),
         )
         worth = min(each for each in (worth_of(program, step) for step in steps) if each is not None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from turbofix.assumptions import LEARNS_IN_16_BITS, OPTION_DEFAULT
+from turbofix.assumptions import LEARNS_IN_16_BITS
 from turbofix.codemod import Codemod
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Site, Worth
 from turbofix.regex import regex
 from turbofix.training.model import Scaler, TrainingProgram
 
-from ._options import left_off
+from ._options import left_off, on_defaults
 from ._precision import (
     SIMPLE,
     autocast_of,
@@ -95,5 +95,5 @@ def left_out(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding]:
             message = f"{called(models)} runs in float32 here, although the training computes in 16 bits"
             seen = (Evidence("the training's autocast", part.site),)
             plan = Plan((wrap,), half)
-            assumes = (LEARNS_IN_16_BITS, *((OPTION_DEFAULT,) if chosen and not named else ()))
+            assumes = (LEARNS_IN_16_BITS, *on_defaults(chosen and not named))
             yield codemod.finding(region.first, message, plan=plan, evidence=seen, assumes=assumes, worth=Worth.SOME)

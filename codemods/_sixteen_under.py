@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from turbofix.assumptions import LEARNS_IN_16_BITS, ON_GPU, OPTION_DEFAULT
+from turbofix.assumptions import LEARNS_IN_16_BITS, ON_GPU
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Worth
@@ -14,6 +14,7 @@ from turbofix.training.data.sizes import SMALL_BATCH
 from turbofix.training.model import ModuleSteps, Training, TrainingProgram
 
 from ._loaders import reason_beside
+from ._options import on_defaults
 from ._precision import CONVOLUTIONS, MATMULS, RECURRENT, said
 from ._sixteen import (
     AMPERE,
@@ -38,7 +39,6 @@ from ._trainers import (
     is_off,
     is_sharded,
     on_gpu,
-    rests_on_defaults,
     rests_on_gpu,
     stays_on_cpu,
 )
@@ -83,7 +83,7 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         in_a_file = training.site in program.told_by
         plan = Switch("bf16", CAPABLE, given.edit_at, () if in_a_file else beside(training))
         gpu = (ON_GPU,) if in_a_file else rests_on_gpu(training)
-        assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *gpu, *rests_on_defaults(plan))
+        assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *gpu, *on_defaults(plan.beside))
         message += EVALUATED if training.evaluated is not None and reason is None else ""
         yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=Worth.HIGH)
 
@@ -141,7 +141,7 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
         assumes = (
             *(() if sure and not first and given.state == "absent" else (LEARNS_IN_16_BITS,)),
             *((ON_GPU,) if on_gpu(training) is None else ()),
-            *((OPTION_DEFAULT,) if training.parsed or given.state == "option" else ()),
+            *on_defaults(training.parsed, given.state == "option"),
         )
         plan = Switch("precision", value, given.edit_at, (), kept)
         yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)

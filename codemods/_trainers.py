@@ -180,11 +180,6 @@ def beside(training: Training) -> tuple[Site, ...]:
     return () if not training.parsed else tuple(fields) if training.own else (training.site,)
 
 
-def rests_on_defaults(switch: Switch) -> tuple[Assumption, ...]:
-    """What a setting rests on whose default another class of settings gets: that nobody passes it."""
-    return (OPTION_DEFAULT,) if switch.beside else ()
-
-
 def why_not(
     program: TrainingProgram, training: Training, name: str, value: str = "True", as_a_field: bool = False
 ) -> str | None:

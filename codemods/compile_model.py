@@ -65,7 +65,7 @@ from ._compiling import (
     why_not_as_it_is,
 )
 from ._loaders import reason_beside
-from ._options import TurnedOn, turned_on
+from ._options import TurnedOn, on_defaults, turned_on
 from ._precision import CONVOLVING, ENVIRONMENTS, PRODUCTS, called, cuda_test, filled, may_contain, models_of, on_a_gpu
 from ._precision import said as told_by
 from ._sizes import varying
@@ -157,11 +157,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = (*seen, *(() if isinstance(plan, TurnedOn) else of_device(compiling.place, plan.place)))
         worths = [worth_of_work(program, (model,), batch_of(program, step), step.loaders) for step in steps]
         plain = differ is None and model.wrapped != COPYING and not compiling.methods
-        sized, off_by = (
-            () if differ and not switch else (FEW_SIZES,),
-            (OPTION_DEFAULT,) if off.option is not None else (),
-        )
-        assumes = (*gpu, COMPILES, *sized, LONG_ENOUGH, *off_by)
+        sized = () if differ and not switch else (FEW_SIZES,)
+        assumes = (*gpu, COMPILES, *sized, LONG_ENOUGH, *on_defaults(off))
         worth = max(min(worths), Worth.HIGH if plain else Worth.SOME)
         yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 

@@ -78,6 +78,7 @@ from ._fused import (
     why_not,
 )
 from ._fused_trainers import handed_over, under_trainer
+from ._options import on_defaults
 from ._precision import requote, test_beside, version
 
 codemod = Codemod(
@@ -150,7 +151,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *((EVERY_GRADIENT,) if is_late(program, optimizer) else ()),
             *((READ_WHOLE,) if optimizer.open_mapping else ()),
             *((NO_OLD_CHECKPOINT,) if scaled and not all(load.concerns for load in optimizer.state_loads) else ()),
-            *((OPTION_DEFAULT,) if unasked else ()),
+            *on_defaults(unasked),
         )
         plan = Fused(value, borrowed, tuple(load for load in optimizer.state_loads if scaled and load.concerns))
         risk = Risk.RECIPE if borrowed else codemod.risk

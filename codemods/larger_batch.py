@@ -75,7 +75,6 @@ from ._batches import (
     Bounds,
     Plan,
     bounds,
-    by_default,
     by_hand,
     factor_of,
     growing,
@@ -95,6 +94,7 @@ from ._batches import (
 )
 from ._larger_under import under_trainer
 from ._loaders import called, is_inside, said_beside
+from ._options import on_defaults
 from ._precision import is_detector, on_a_gpu
 from ._trainers import on_gpu
 
@@ -234,7 +234,7 @@ def grown(  # noqa: PLR0913
         plan=Plan(tuple(values)),
         risk=Risk.EQUIVALENT if evaluates else Risk.RECIPE,
         evidence=seen,
-        assumes=(LEARNS_IN_LARGER, *stacked, *assumes, *by_default(batch, *added)),
+        assumes=(LEARNS_IN_LARGER, *stacked, *assumes, *on_defaults(batch, *added)),
         worth=Worth.SOME if evaluates or size <= SMALL or small == SMALL_ROWS else Worth.SMALL,
     )
 
@@ -282,6 +282,6 @@ def accumulated(
         plan=Plan(tuple(values), tuple(loops)),
         risk=Risk.EQUIVALENT if norm is None and own else Risk.RECIPE,
         evidence=seen,
-        assumes=(LEARNS_IN_LARGER, *by_default(batch, sums)),
+        assumes=(LEARNS_IN_LARGER, *on_defaults(batch, sums)),
         worth=Worth.SOME if size <= SMALL else Worth.SMALL,
     )

@@ -47,7 +47,7 @@ from turbofix.training.evidence import of_loop, of_models
 from turbofix.training.model import Framework, Model, Setting, TrainingProgram
 
 from ._frameworks import LEFT, NAMES, is_open, starts_processes, where
-from ._options import decides, left_off
+from ._options import decides, left_off, on_defaults
 from ._precision import MATMULS, PRODUCTS, RECURRENT, convolves, in_use, may_contain, on_a_gpu, requote, version
 from ._products import is_float64, is_half, is_in_another, is_little, is_unseen, slow, solves, worth_of
 from ._trainers import (
@@ -59,7 +59,6 @@ from ._trainers import (
     is_sharded,
     judged,
     on_gpu,
-    rests_on_defaults,
     rests_on_gpu,
     stays_on_cpu,
 )
@@ -169,7 +168,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         reason = why_not_setting(program, training, "tf32", as_a_field=True)
         wide = bool(models) and all(has_noticeable(model.products, None) for model in models)
         plan = Switch("tf32", "{transformers.utils.is_torch_tf32_available}()", beside=beside(training))
-        assumes = (*(() if wide else (WIDE_ENOUGH,)), *rests_on_gpu(training), *rests_on_defaults(plan))
+        assumes = (*(() if wide else (WIDE_ENOUGH,)), *rests_on_gpu(training), *on_defaults(plan.beside))
         worth = worth_of(program, models, None, wide)
         yield codemod.offer(training.site, slow(models), reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 

@@ -56,7 +56,7 @@ from turbofix.training.evidence import of_loop
 from turbofix.training.model import Batch, Framework, Held, Model, Step, TrainingProgram, Unplaced
 
 from ._loaders import mend_help, node_of, reason_beside
-from ._options import TurnedOn
+from ._options import TurnedOn, on_defaults
 from ._precision import ENVIRONMENTS
 from ._trainers import Switch, evidence, is_off, why_not
 
@@ -124,7 +124,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
                 yield codemod.refuse(training.site, message, reason, evidence=seen)
                 continue
             switch = Switch("gpus", "1 if {torch.cuda.is_available}() else None", gpus.edit_at)
-            rests = (ALL_MOVED, *((OPTION_DEFAULT,) if gpus.option is not None else ()))
+            rests = (ALL_MOVED, *on_defaults(gpus))
             yield codemod.finding(training.site, message, plan=switch, evidence=seen, assumes=rests)
             continue
         given = training.argument("accelerator")
@@ -150,7 +150,7 @@ def held_back(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         return
     site, options = program.held[0].site, [each.option for each in program.held if each.option is not None]
     message = "no step of this training reaches a CUDA GPU although it moves by a device: this chooses it"
-    assumes = (ALL_MOVED, OPTION_DEFAULT) if options else (ALL_MOVED,)
+    assumes = (ALL_MOVED, *on_defaults(options))
     few = answers_one(program) is not None or any(is_toy(program, step) for step in program.steps)
     yield codemod.finding(
         site,

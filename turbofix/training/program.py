@@ -49,7 +49,7 @@ from turbofix.training.models.compiling import with_compiling
 from turbofix.training.models.formulas import formulas
 from turbofix.training.models.layouts import layouts
 from turbofix.training.models.listed import listed
-from turbofix.training.models.repeats import repeated
+from turbofix.training.models.out_of_memory import repeated
 from turbofix.training.models.weights import unwanted_weights
 from turbofix.training.objects import models
 from turbofix.training.optimizers.optimizer import optimizers

@@ -8,7 +8,6 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Made, Sequence, Value, members
 from turbofix.library.tables import words
-from turbofix.source.nodes import walk
 from turbofix.source.site import Site
 from turbofix.training.data.datasets import IN_MEMORY
 from turbofix.training.data.items import RANDOM_TRANSFORMS
@@ -16,9 +15,6 @@ from turbofix.training.model import Augment
 
 _EACH = {"RandomCrop": "CropEach", "RandomHorizontalFlip": "MirrorEach", "RandomVerticalFlip": "FlipEach"}
 """The random transforms of torchvision with a form for batches, which draws for each picture: a class of the script."""
-_ONCE = frozenset(
-    words("Resize CenterCrop Grayscale Pad PILToTensor ToImage ToTensor Normalize ConvertImageDtype ToDtype")
-)
 _EVERYWHERE = frozenset(words("ToTensor PILToTensor ToImage ConvertImageDtype ToDtype Normalize"))
 """What does the same to each pixel, wherever it is cropped and mirrored to."""
 _ONCE = _EVERYWHERE | frozenset(words("Resize CenterCrop Grayscale Pad"))
@@ -71,9 +67,6 @@ def _done(node: ast.expr, item: Value, drawn: bool) -> str | None:
     if last in _EACH:
         odd = any(getattr(each, "arg", "") in (None, "pad_if_needed") or _is_odd(each) for each in given)
         return _EACH[last] if isinstance(node, ast.Call) and len(node.args) < 3 and not odd else None
-    if last == "Lambda" and given and isinstance(given[0], ast.Lambda):
-        arithmetic = (ast.BinOp, ast.operator, ast.Constant, ast.expr_context, ast.Name)
-        return "once" if all(isinstance(each, arithmetic) for each in walk(given[0].body)) else None
     return "once" if last in (_EVERYWHERE if drawn else _ONCE) else None
 
 

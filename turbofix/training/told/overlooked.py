@@ -21,7 +21,7 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.model import Evaluation, Overlooked, Step
-from turbofix.training.models.repeated import SHAPES as REPEATED
+from turbofix.training.models.recomputed import SHAPES as REPEATED
 from turbofix.training.told.written import (
     Found,
     Written,
