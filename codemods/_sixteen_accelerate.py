@@ -28,7 +28,7 @@ from ._sixteen import (
     unsafe_call,
     worth_of,
 )
-from ._sixteen_under import BEFORE_AMPERE
+from ._sixteen_switches import BEFORE_AMPERE
 from ._trainers import (
     Switch,
     is_off,

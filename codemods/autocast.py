@@ -66,8 +66,8 @@ from ._regions import Plan, half_for, plan_for
 from ._scaler import scale
 from ._sixteen import EVALUATED, VOLTA, keep_wide, worth_of
 from ._sixteen_accelerate import under_accelerate
+from ._sixteen_switches import under_lightning, under_trainer
 from ._sixteen_there import already_there, left_out
-from ._sixteen_under import under_lightning, under_trainer
 from ._work import is_over_at_once, looks_up
 
 codemod = Codemod(

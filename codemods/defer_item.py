@@ -55,7 +55,7 @@ from ._frameworks import LEFT
 from ._listed import made_at_once
 from ._loaders import ONCE, is_once
 from ._pages import page_of
-from ._staying import Told, Waiting, is_shown_now_and_then, outlook, within
+from ._remaining_waits import Told, Waiting, is_shown_now_and_then, outlook, within
 from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, on_gpu, one_line, read_text, replacing, waits
 from ._trainers import evidence
 from ._trainers import on_gpu as trains_on_gpu

@@ -56,7 +56,7 @@ from ._counting import paced
 from ._deferring import Deferral
 from ._loaders import ONCE, is_once
 from ._pages import Page, page_of, pages_of
-from ._staying import Outlook, Told, Waiting, outlook, sentence
+from ._remaining_waits import Outlook, Told, Waiting, outlook, sentence
 from ._syncs import (
     GAIN,
     ROWS,

@@ -16,7 +16,7 @@ from turbofix.domain.values import Const, External, Instance, Made, Value, membe
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, is_main_test
 from turbofix.source.site import Site
-from turbofix.training.frameworks.owning import takes_loss
+from turbofix.training.frameworks.in_charge import takes_loss
 from turbofix.training.model import ABSENT, ALWAYS, Argument, Guard, Scaler, Setting
 from turbofix.training.steps.acts import is_model, stepper
 

@@ -28,9 +28,9 @@ from turbofix.training.devices.chosen import held_back
 from turbofix.training.devices.factories import creations_in_passes
 from turbofix.training.devices.unplaced import unplaced
 from turbofix.training.frameworks.configurations import told_by
+from turbofix.training.frameworks.in_charge import framework_of
 from turbofix.training.frameworks.lightning import with_feeding
 from turbofix.training.frameworks.owners import hands_over, is_owner, moves, owners, placed
-from turbofix.training.frameworks.owning import framework_of
 from turbofix.training.frameworks.trainings import trainings
 from turbofix.training.model import (
     Biases,

@@ -30,8 +30,8 @@ from turbofix.source.names import dotted, is_main_test, parameters
 from turbofix.source.places import FUNCTIONS, LOOPS, SCOPES
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import merged
+from turbofix.training.frameworks.in_charge import takes_loss
 from turbofix.training.frameworks.owners import PLACED, is_owner, owner_beside, placed
-from turbofix.training.frameworks.owning import takes_loss
 from turbofix.training.model import Act, Model, Optimizer, Passing, StateSave, Step
 from turbofix.training.models.complexes import has_complex_weights
 from turbofix.training.objects import models_in

@@ -60,7 +60,7 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
             continue
         test, body = _tested(loop)
         own = {each.id for each in targets(loop.target) if isinstance(each, ast.Name)}
-        formula = _formula(_inlined(body), own)
+        formula = _formula(body, own)
         if formula is None or not _is_of_weights(analysis, formula, event, own):
             continue
         if any(
@@ -138,36 +138,6 @@ def _tested(loop: ast.For) -> tuple[ast.expr | None, list[ast.stmt]]:
         return None, loop.body
     negated = isinstance(first.test, ast.UnaryOp) and isinstance(first.test.op, ast.Not)
     return (first.test.operand if negated else ast.UnaryOp(ast.Not(), first.test)), rest  # type: ignore[attr-defined]
-
-
-def _inlined(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Statements with places in the place of the names that they give to these: ``old = kept[name]``."""
-    named: dict[str, ast.expr] = {}
-    for index, each in enumerate(body):
-        target = each.targets[0] if isinstance(each, ast.Assign) else None
-        if not isinstance(each, ast.Assign) or not isinstance(target, ast.Name) or index == len(body) - 1:
-            placed = [_Placed(named).visit(one) for one in body[index:]] if named else body[index:]
-            return [one for one in placed if isinstance(one, ast.stmt)]
-        named[target.id] = each.value
-    return body
-
-
-class _Placed(ast.NodeTransformer):
-    """Puts expressions in the place of names, in new nodes: the tree of the program stays as it is."""
-
-    def __init__(self, places: dict[str, ast.expr]) -> None:
-        self.places = places
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.Name):
-            return self.places.get(node.id, node)
-        new = {
-            name: [self.visit(each) if isinstance(each, ast.AST) else each for each in value]
-            if isinstance(value, list)
-            else (self.visit(value) if isinstance(value, ast.AST) else value)
-            for name, value in ast.iter_fields(node)
-        }
-        return ast.copy_location(type(node)(**new), node)
 
 
 def _formula(body: list[ast.stmt], own: set[str]) -> Formula | None:

@@ -17,7 +17,6 @@ from turbofix.dataflow.reaching import readers
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Const, Instance, Made, Option, Tensor, Value, flatten, members
-from turbofix.domain.values import Sequence as Values
 from turbofix.library.rows import cuts_graph
 from turbofix.records import dataclass
 from turbofix.regex import regex
@@ -86,8 +85,6 @@ class _Loop:
         self.acts = [each for each in self.facts.events_in(record.node) if each.kind in ("step", "zero_grad")]
         made = {id(made): made for each in self.acts for made in optimizers_in(concerned(each))}
         self.owned = {key: _owners(each) for key, each in made.items()}
-        given = {key: each.arguments.get("params", 0) for key, each in made.items() if isinstance(each, Made)}
-        self.bare = {key: passed.value for key, passed in given.items() if passed is not None and not self.owned[key]}
         self.trained = frozenset[int]().union(*self.owned.values()) if self.owned else frozenset()
         everything = (each for each in self.facts.events_in(record.node) if each.kind == "forward")
         self.called = {id(one) for each in everything for one in members(each.receiver)}
@@ -182,8 +179,8 @@ class _Loop:
     def _of(self, event: Event, way: _Way, others: set[int]) -> Iterator[ThrownAway]:
         updated = self._updated(event)
         passed = event.arguments.get("inputs", 3) if event.arguments is not None else None
-        if passed is not None or not updated or not all(self._is_known(event, each) for each in self.owned):
-            return  # it is told already whose gradients are wanted, or what some optimizer trains is not known
+        if passed is not None or not updated:
+            return  # it is told already whose gradients are wanted, or what the next optimizer trains is not known
         site = self.facts.site(event)
         cuts: list[_Pass] = []
         lost: list[_Pass] = []
@@ -243,15 +240,8 @@ class _Loop:
         following = [each.order for each in self.backwards if each.order > end]
         last = min(following, default=float("inf"))
         steps = [each for each in self.acts if each.kind == "step" and event.order < each.order < last]
-        return frozenset[int]().union(*(self.owned[id(o)] for each in steps for o in optimizers_in(concerned(each))))
-
-    def _is_known(self, event: Event, optimizer: int) -> bool:
-        """Whether it is known which models an optimizer trains: none where it is given tensors of the script's own,
-        whose gradients are to be cleared before it steps."""
-        held = flatten(self.bare.get(optimizer))
-        plain = all(isinstance(each, Values) or (isinstance(each, Tensor) and each.roles == {"made"}) for each in held)
-        whose = frozenset((optimizer,))
-        return bool(self.owned[optimizer] or (optimizer in self.bare and plain and self._cleared(event, whose)))
+        found = [self.owned[id(one)] for each in steps for one in optimizers_in(concerned(each))]
+        return frozenset[int]().union(*found) if all(found) else frozenset()
 
     def _cleared(self, event: Event, models: frozenset[int]) -> tuple[Site, ...] | None:
         """Where the gradients of models are cleared before their optimizer steps; None where it steps first."""

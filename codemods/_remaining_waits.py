@@ -11,8 +11,8 @@ from turbofix.findings import Evidence, Refusal, Site
 from turbofix.records import dataclass
 from turbofix.training.model import ALWAYS, Guard, Step, Sync, TrainingProgram
 
-from ._carrying import carried
 from ._deferring import Deferral, deferral
+from ._kept_as_tensors import carried
 from ._loaders import is_inside
 from ._pages import Pages, pages_of
 from ._syncs import BatchLoop, loop_words, read_text, runs_each_time, shows_in, why_it_stays
