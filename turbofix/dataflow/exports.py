@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
+import sys
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
@@ -28,13 +30,18 @@ def takers_outside(
     Only files whose text is as ``where`` asks are read.
     """
     own = {module.path.stem, module.path.parent.name}
-    words = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(own)))})\b")
     for path in analysis.execution.elsewhere:
         text = analysis.execution.read(path)
-        if text is None or not any(name in text for name in names) or not words.search(text) or not where(text):
+        if text is None or not any(name in text for name in names) or own.isdisjoint(_words(text)) or not where(text):
             continue
         for node in () if unreadable(text) else _taken(parse(text), path, module.path, analysis, names):
             yield node, path
+
+
+@functools.lru_cache(maxsize=4096)
+def _words(text: str) -> frozenset[str]:
+    """The words of a file: many scripts of a folder ask the same files for theirs."""
+    return frozenset(map(sys.intern, re.findall(r"\w+", text)))
 
 
 def called_outside(analysis: Analysis, module: ModuleFile, function: ast.AST) -> Path | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import functools
 import os
 import re
 import stat
@@ -241,14 +242,12 @@ def _because(error: OSError) -> str:
 def python_files(folder: Path, suffixes: tuple[str, ...] = PYTHON) -> list[Path]:
     """The Python files and notebooks below ``folder``, sorted, less what git ignores and virtual environments."""
     listed = _git_files(folder, suffixes)
-    files = (
-        _walk(folder, suffixes) if listed is None else (path for path in listed if not _in_skipped_folder(path, folder))
-    )
-    return sorted(set(files))
+    return sorted(set(_walk(folder, suffixes) if listed is None else listed))
 
 
 def _git_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path] | None:
-    """Tracked and new files that git does not ignore; None when git cannot say, or ignores the folder itself."""
+    """Tracked and new files that git does not ignore, less virtual environments; None when git cannot say, or ignores
+    the folder itself."""
     if not any((parent / ".git").exists() for parent in (folder.absolute(), *folder.absolute().parents)):
         return None
     import subprocess  # here, since most runs never need it
@@ -267,13 +266,13 @@ def _git_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path] | None:
         return None
     if result.returncode != 0:
         return None
-    names = (os.fsdecode(name) for name in result.stdout.split(b"\0") if name)
-    return [path for path in (folder / name for name in names) if path.is_file()]
+    names = [name for name in map(os.fsdecode, result.stdout.split(b"\0")) if name]
 
+    @functools.cache
+    def skipped(parent: str) -> bool:
+        return bool(parent) and (_skipped(folder / parent) or skipped(os.path.dirname(parent)))
 
-def _in_skipped_folder(path: Path, folder: Path) -> bool:
-    parents = path.relative_to(folder).parts[:-1]
-    return any(_skipped(folder.joinpath(*parents[: depth + 1])) for depth in range(len(parents)))
+    return [folder / name for name in names if not skipped(os.path.dirname(name)) and os.path.isfile(folder / name)]
 
 
 def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
