@@ -29,7 +29,8 @@ When refused
     a generator of the dataset's own, files that forked workers would share. Work on the GPU in the dataset or collate
     function is refused, and samples that are tensors in memory already, a number that is passed by the user or given a
     reason by a comment, and mappings that could not be read.
-    Nothing is said of a handful of samples, and of loader classes of other libraries.
+    Nothing is said of a handful of samples, and of loader classes of other libraries, but for those of graph libraries
+    that batch graphs or read files.
 
 Risk
     equivalent: the same samples and batches. Random numbers that are drawn for each sample come from the worker's own

@@ -1,0 +1,49 @@
+"""Loaders that put graphs together in Python get workers, wherever the graphs come from."""
+
+from __future__ import annotations
+
+from memory import ENTRY, MemoryWorkspace
+
+from turbofix import registry
+from turbofix.engine import pipeline
+from turbofix.training.model import Target
+
+GRAPHS = """\
+import torch
+from torch import nn
+from torch_geometric.datasets import TUDataset
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GINConv, global_add_pool
+
+def train():
+    dataset = TUDataset("data", name="PROTEINS").shuffle()
+    loader = DataLoader(dataset, batch_size=128, shuffle=True)
+    layer = GINConv(nn.Linear(dataset.num_features, 2)).to("cuda")
+    optimizer = torch.optim.Adam(layer.parameters())
+    for epoch in range(100):
+        for data in loader:
+            data = data.to("cuda")
+            optimizer.zero_grad()
+            out = global_add_pool(layer(data.x, data.edge_index), data.batch)
+            loss = nn.functional.cross_entropy(out, data.y)
+            loss.backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    train()
+"""
+
+
+def workers(text: str) -> list[int]:
+    report = pipeline.analyze(ENTRY, MemoryWorkspace({ENTRY: text}), registry.load(), Target())
+    return [each.site.line for each in report.findings if each.codemod == "loader-workers" and each.fixable]
+
+
+def test_collating_graphs_is_work() -> None:
+    assert workers(GRAPHS) == [9]
+
+
+def test_a_sampler_of_another_library_is_left_alone() -> None:
+    own = GRAPHS.replace("torch_geometric.loader import DataLoader", "somewhere import DataLoader")
+    assert workers(own) == []
