@@ -26,7 +26,7 @@ When refused
     few steps, recurrent models, and products of 64 by 64. And it is refused
 
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
-    - for detectors and graph networks, and where what acts in an environment is called by other methods than itself;
+    - for detectors and graph networks;
     - where gradients are differentiated (``create_graph``), or deterministic algorithms are asked for;
     - where the model is exported, and where a flag that is not passed compiles it;
     - under the ``Trainer``, for models in 16 bits or quantized, and beside ``gradient_checkpointing``.
@@ -66,7 +66,7 @@ from ._compiling import (
 )
 from ._loaders import reason_beside
 from ._options import TurnedOn, on_defaults, turned_on
-from ._precision import CONVOLVING, ENVIRONMENTS, PRODUCTS, called, cuda_test, filled, may_contain, models_of, on_a_gpu
+from ._precision import CONVOLVING, PRODUCTS, called, cuda_test, filled, may_contain, models_of, on_a_gpu
 from ._precision import said as told_by
 from ._sizes import varying
 from ._trainers import is_sharded, limit
@@ -213,8 +213,6 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
     compiling, reason = model.compiling, why_not_as_it_is(program, model)
     if compiling is None or reason is not None:
         return reason
-    if compiling.methods and program.libraries & ENVIRONMENTS:
-        return "the model also acts in an environment, by the same methods, on a state at a time"
     if model.wrapped not in (None, PARALLEL, COPYING):
         return f"it is wrapped in {(model.wrapped or '').rpartition('.')[2]}, which the compiler does not go with"
     itself = compiling.off.state != "absent"  # the script compiles it, in its own way

@@ -23,8 +23,9 @@ Use instead
     Without accumulation, or where few samples add up, batches of up to 16 become 64 (under the ``Trainer`` 32), of up
     to 64 for a narrow network at least 128, of up to 3 for one that gives whole pictures 16, and up to 64 rows of a
     table or pictures of 32 by 32 at least 128; windows that are drawn of a text become 64, or four times as many, where
-    a batch has few tokens. The learning rate grows where it is written. Batches of up to 8 of an evaluation become at
-    least 32, and of up to 4 under the ``Trainer`` eight times as large.
+    a batch has few tokens. Others below 64 become four times as large: only a run tells whether they fill the GPU. The
+    learning rate grows where it is written. Batches of up to 8 of an evaluation become at least 32, and of up to 4
+    under the ``Trainer`` eight times as large.
 
 When refused
     Refused for torchvision's detectors, where a comment gives a reason for a value, an evaluation takes one sample for
@@ -139,15 +140,21 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.trained_at is not None and not any((*known, *told_to)):
         yield from named(program, program.trained_at)
     elif assumes is not None and not told and program.framework not in (Framework.TRANSFORMERS, Framework.DEEPSPEED):
-        yield from not_small(program)
+        yield from not_small(program, assumes, told)
 
 
-def not_small(program: TrainingProgram) -> Iterator[Refusal]:
-    """The batches of a training that are not known to be small: only a run tells whether they fill a GPU."""
+def not_small(
+    program: TrainingProgram, assumes: tuple[Assumption, ...], changed: set[Site]
+) -> Iterator[Finding | Refusal]:
+    """The batches of a training that are not known to be small: a run tells whether they fill a GPU."""
     for each in (*program.loaders, *by_hand(program)):
         size, steps = smallest(each), [step for step in program.steps if each.site in (*step.loaders, step.loop.site)]
         if size is not None and size <= ENOUGH_TOLD and each.role in ("training", "both"):
-            if bounds(program, each, steps, size)[0] >= SMALL and not any(step.draws for step in steps):
+            if bounds(program, each, steps, size)[0] < SMALL or any(step.draws for step in steps):
+                return
+            if size < ENOUGH:
+                yield grown(program, each, steps, (size, size, size * 4), assumes, changed, None)
+            else:
                 yield codemod.refuse(place(each), f"{who(program, each)} takes batches of {size} samples", UNMEASURED)
             return
 

@@ -1,0 +1,46 @@
+"""Batches that are neither small nor large grow by a recipe: a run tells whether they fill the GPU."""
+
+from __future__ import annotations
+
+import pytest
+from memory import ENTRY, MemoryWorkspace
+
+from turbofix import registry
+from turbofix.engine import pipeline
+from turbofix.findings import Risk
+from turbofix.training.model import Target
+
+PICTURES = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+shape = transforms.Compose([transforms.Resize((64, 64)), transforms.ToTensor()])
+photos = datasets.ImageFolder("photos", shape)
+loader = DataLoader(photos, batch_size={size}, shuffle=True)
+model = nn.Sequential(nn.Conv2d(3, 256, 3), nn.ReLU(), nn.Conv2d(256, 256, 3), nn.Flatten(), nn.LazyLinear(10)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(30):
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("size", "becomes"), [(32, "batch_size=128"), (63, "batch_size=252"), (64, None), (512, None)])
+def test_a_batch_that_may_fill_the_gpu(size: int, becomes: str | None) -> None:
+    texts = {ENTRY: PICTURES.format(size=size)}
+    chosen = [each for each in registry.load() if each.name == "larger-batch"]
+    trust = pipeline.Trust(likely=True)
+    rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), chosen, Target(), Risk.RECIPE, trust=trust)
+    assert not rewriting.report.notes
+    written = rewriting.texts.get(ENTRY, "")
+    assert (becomes in written and "lr=0.4" in written) if becomes else not written
+    # applied twice it changes nothing more
+    again = pipeline.apply(
+        ENTRY, MemoryWorkspace({**texts, **rewriting.texts}), chosen, Target(), Risk.RECIPE, trust=trust
+    )
+    assert not again.texts
