@@ -178,6 +178,11 @@ def test_the_project_s_requirements_decide_on_torch(tmp_path: Path) -> None:
         (made := scripts / name.partition(".")[0]).mkdir()
         (made / name).write_text("- torch==2.0.0\n")
         assert target(Settings(), made / "a.py", tmp_path).torch == (2, 0)
+    # Poetry means exactly the version that it is given without an operator.
+    (exact := scripts / "exact").mkdir()
+    for version in ('"2.2.1"', '{ version = "2.2.1+cu121", source = "torch" }', '"^2.2"'):
+        write(exact, f"[tool.poetry.dependencies]\ntorch = {version}\n")
+        assert target(Settings(), exact / "a.py", tmp_path).torch == (2, 2)
     # Requirements above the project's folder are somebody else's.
     assert required_version("torch", scripts, scripts) is None
 

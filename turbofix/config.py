@@ -338,7 +338,8 @@ def _requirements(folder: Path, name: str) -> Iterable[str]:
         poetry = project.get("tool", {}).get("poetry", {}).get("dependencies", {}).get(name)
         version = poetry.get("version") if isinstance(poetry, dict) else poetry
         if isinstance(version, str):
-            yield f"{name} {version.replace('^', '>=').replace('~', '>=')}"
+            exactly = "==" if version[:1].isdigit() else ""
+            yield f"{name} {exactly}{version.replace('^', '>=').replace('~', '>=')}"
     yield from _required_lines(folder)
 
 

@@ -297,12 +297,15 @@ def _by_its_own_name(interp: Interpreter, node: ast.ImportFrom, here: ModuleFile
     package, _, inner = (node.module or "").partition(".")
     if node.level or not package or _is_a_library(interp, package):
         return None
+    names = [alias.name for alias in node.names]
+    same = [interp.read(each) or "" for each in interp.beside() if each.stem == inner.rpartition(".")[2]]
+    if same and not any("import *" in text or all(each in text for each in names) for text in same):
+        return None  # gensim.models beside a models.py of the project's own
     module = find(interp, inner, here) if inner else None
     if module is None:
         sought = f"/{(node.module or '').replace('.', '/')}.py".casefold()
         same = [each for each in interp.beside() if each != here.path and each.as_posix().casefold().endswith(sought)]
         module = load(interp, same[0], package) if len(same) == 1 else None
-    names = [alias.name for alias in node.names]
     return module if module is not None and all(member_of(interp, module, each) is not None for each in names) else None
 
 
