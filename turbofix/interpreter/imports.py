@@ -298,8 +298,8 @@ def _by_its_own_name(interp: Interpreter, node: ast.ImportFrom, here: ModuleFile
     if node.level or not package or _is_a_library(interp, package):
         return None
     names = [alias.name for alias in node.names]
-    same = [interp.read(each) or "" for each in interp.beside() if each.stem == inner.rpartition(".")[2]]
-    if same and not any("import *" in text or all(each in text for each in names) for text in same):
+    texts = [interp.read(each) or "" for each in interp.beside() if each.stem == inner.rpartition(".")[2]]
+    if texts and not any("import *" in text or all(each in text for each in names) for text in texts):
         return None  # gensim.models beside a models.py of the project's own
     module = find(interp, inner, here) if inner else None
     if module is None:
