@@ -308,6 +308,31 @@ def main(batch: int = {default}, pin: bool = False):
     assert text(batch.origin.node) == "8"
 
 
+@pytest.mark.parametrize("given", ["tyro.cli(Config)", "dacite.from_dict(data_class=Config, data=read())"])
+def test_a_field_that_is_a_dataclass_is_filled_too(given: str) -> None:
+    execution = run(
+        f"""
+import dacite, tyro
+from dataclasses import dataclass
+@dataclass
+class Loading:
+    batch: int
+    workers: int = 4
+    def twice(self):
+        return 2
+@dataclass
+class Config:
+    loading: Loading
+    again: "Config"
+config = {given}
+a, b, c = config.loading.batch, config.loading.workers, config.loading.twice()
+"""
+    )
+    assert option(named(execution, "a")).name == "batch"
+    assert constant(option(named(execution, "b")).default) == 4
+    assert constant(named(execution, "c")) == 2
+
+
 def test_a_dataclass_from_the_command_line_has_options_and_one_from_code_has_constants() -> None:
     execution = run(
         """

@@ -98,10 +98,10 @@ def default_value(interp: Interpreter, function: Function, default: ast.expr) ->
     """A default, evaluated where the function was defined."""
     if isinstance(default, ast.Constant):
         return Const(default.value, Origin(default, function.module))
-    return _evaluated(interp, default, function.scope)
+    return evaluated(interp, default, function.scope)
 
 
-def _evaluated(interp: Interpreter, node: ast.expr, scope: Scope) -> Value:
+def evaluated(interp: Interpreter, node: ast.expr, scope: Scope) -> Value:
     """An expression of another place than the one that is being executed."""
     outer = interp.frame
     interp.frame = Frame(None, scope, scope.module)
@@ -133,10 +133,10 @@ def field_default(interp: Interpreter, statement: ast.AnnAssign, owner: Class) -
         return value
     for keyword in statement.value.keywords:
         if keyword.arg in ("default", "default_factory", "factory"):
-            told = _evaluated(interp, keyword.value, scope)
+            told = evaluated(interp, keyword.value, scope)
             return told if keyword.arg == "default" else interp.call(told, Arguments(), statement.value)
     if statement.value.args and isinstance(statement.value.args[0], ast.Constant):
-        return _evaluated(interp, statement.value.args[0], scope)  # pydantic's Field(...)
+        return evaluated(interp, statement.value.args[0], scope)  # pydantic's Field(...)
     return None if isinstance(value, (Opaque, Unknown)) else value
 
 

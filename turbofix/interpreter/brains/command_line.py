@@ -17,9 +17,11 @@ from turbofix.domain.values import (
     Instance,
     Made,
     Namespace,
+    Opaque,
     Option,
     Origin,
     Sequence,
+    Unknown,
     Value,
     members,
 )
@@ -28,6 +30,7 @@ from turbofix.interpreter.definitions import (
     annotated,
     declared_parameters,
     default_value,
+    evaluated,
     field_default,
     option_default,
 )
@@ -171,14 +174,19 @@ def _constant(arguments: Arguments, name: str) -> object:
 # --- dataclasses and functions as command lines -----------------------------------------------------------------------
 
 
-def options_of(interp: Interpreter, cls: Class, node: ast.AST, how: str = "dataclass") -> Value:
-    """An object of a dataclass that is filled from the command line."""
+def options_of(
+    interp: Interpreter, cls: Class, node: ast.AST, how: str = "dataclass", inside: tuple[Class, ...] = ()
+) -> Value:
+    """An object of a dataclass that is filled from the command line, with those of its fields that are dataclasses."""
     instance = interp.call(cls, Arguments(), node)
     assert isinstance(instance, Instance)
     for statement, owner in annotated(cls):
         assert isinstance(statement.target, ast.Name)
         name = statement.target.id
         value = instance.attributes.get(name) or field_default(interp, statement, owner) or UNKNOWN
+        kind = evaluated(interp, statement.annotation, owner.module.scope) if type(value) in (Unknown, Opaque) else None
+        if type(kind) is Class and kind not in (cls, *inside):
+            instance.attributes[name] = value = options_of(interp, kind, node, how, (cls, *inside))
         if not isinstance(value, (Instance, Option)):
             origin = value.origin if isinstance(value, Const) else None
             place = origin.node if origin is not None else statement.value or statement
@@ -188,9 +196,9 @@ def options_of(interp: Interpreter, cls: Class, node: ast.AST, how: str = "datac
 
 
 def structured_cli(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    """``tyro.cli(Config)``, ``fire.Fire(main)``, ``typer.run(main)``, ``app.run(main)``."""
+    """``tyro.cli(Config)``, ``fire.Fire(main)``, ``app.run(main)``, and ``dacite.from_dict(Config, settings)``."""
     interp.event("call", node, qualname, None, arguments)
-    target = arguments.first("f", "component", "config_class", "function")
+    target = arguments.first("f", "component", "config_class", "function", "data_class")
     how = qualname.partition(".")[0]
     for member in members(target):
         if isinstance(member, Class):
