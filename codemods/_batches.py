@@ -41,6 +41,7 @@ EVALUATION = "per_device_eval_batch_size"
 """Settings of transformers' trainer."""
 
 TOO_FEW = "which fill a GPU only where a sample or the model is large"
+PERHAPS_FEW = "which may not fill a GPU"
 
 NAMED = regex(
     r"""(?i)\b(?:per_device_|micro_?|mini_?|train_)*batch_?size["']?(?::\s*int)?\s*[=:,](?:[^)\n]*default=)?\s*(\d+)\b"""

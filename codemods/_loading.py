@@ -17,8 +17,8 @@ from ._workers import FEW, Extra
 PASSING_ON = ("torch_geometric.", "dgl.dataloading.")
 """Libraries whose loaders give torch's the arguments that are not their own: their data may be read from files."""
 
-GRAPHS = "torch_geometric.loader.DataLoader"
-"""Puts a batch of graphs together in Python, attribute by attribute, wherever they come from."""
+GRAPHS = ("torch_geometric.loader.DataLoader", "dgl.dataloading.GraphDataLoader")
+"""Put a batch of graphs together in Python, attribute by attribute, wherever they come from."""
 
 TRAINERS = "dataloader_"
 """How the settings of transformers' trainer for its loaders begin."""
@@ -50,7 +50,7 @@ def written_at(workers: Argument) -> tuple[Site, ...]:
 def is_own(loader: Loader) -> bool:
     """Whether it is torch's loader, or one that passes on what is not its own, and batches graphs or reads files."""
     kind = loader.subclass
-    return kind is None or kind == GRAPHS or (kind.startswith(PASSING_ON) and "read" in loader.dataset.work)
+    return kind is None or kind in GRAPHS or (kind.startswith(PASSING_ON) and "read" in loader.dataset.work)
 
 
 def is_waiting(program: TrainingProgram, loader: Loader) -> bool:

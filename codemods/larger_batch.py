@@ -68,6 +68,7 @@ from ._batches import (
     NAMED,
     NARROW,
     OTHER_RATE,
+    PERHAPS_FEW,
     SMALL,
     SMALL_ROWS,
     TINY,
@@ -182,9 +183,6 @@ def on_the_gpu(program: TrainingProgram) -> tuple[Assumption, ...] | None:
     return None if any(on_gpu(training) is False for training in program.trainings) else ()
 
 
-NORMS = ("BatchNorm", "SyncBatchNorm", "batch_norm")
-
-
 def grown(  # noqa: PLR0913
     program: TrainingProgram,
     loader: Loader,
@@ -202,7 +200,8 @@ def grown(  # noqa: PLR0913
     times = enough / size / (one_number(sums) or 1 if sums is not None else 1)
     batch, evaluates = loader.argument("batch_size"), loader.role == "evaluation"
     is_made = loader in program.loaders
-    message = f"{who(program, loader)} {'gives' if is_made else 'takes'} {samples(size)}, {TOO_FEW}; "
+    few = TOO_FEW if size <= bounds(program, loader, steps, size)[0] else PERHAPS_FEW
+    message = f"{who(program, loader)} {'gives' if is_made else 'takes'} {samples(size)}, {few}; "
     few_at = [(each, site) for each, site in written(batch) if type(each) is int and each <= small]
     rates: list[Rate] = []
     if evaluates:

@@ -37,6 +37,8 @@ def test_a_batch_that_may_fill_the_gpu(size: int, becomes: str | None) -> None:
     trust = pipeline.Trust(likely=True)
     rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), chosen, Target(), Risk.RECIPE, trust=trust)
     assert not rewriting.report.notes
+    # nothing is claimed to be too few
+    assert all("only where a sample" not in each.message for each in rewriting.report.findings)
     written = rewriting.texts.get(ENTRY, "")
     assert (becomes in written and "lr=0.4" in written) if becomes else not written
     # applied twice it changes nothing more

@@ -44,6 +44,7 @@ def test_collating_graphs_is_work() -> None:
     assert workers(GRAPHS) == [9]
 
 
-def test_a_sampler_of_another_library_is_left_alone() -> None:
-    own = GRAPHS.replace("torch_geometric.loader import DataLoader", "somewhere import DataLoader")
-    assert workers(own) == []
+def test_sampling_neighbours_in_memory_is_left_alone() -> None:
+    sampled = GRAPHS.replace("loader import DataLoader", "loader import NeighborLoader")
+    sampled = sampled.replace("DataLoader(dataset,", "NeighborLoader(dataset, [10],")
+    assert workers(sampled) == []

@@ -308,10 +308,7 @@ def main(batch: int = {default}, pin: bool = False):
     assert text(batch.origin.node) == "8"
 
 
-@pytest.mark.parametrize("given", ["tyro.cli(Config)", "dacite.from_dict(data_class=Config, data=read())"])
-def test_a_field_that_is_a_dataclass_is_filled_too(given: str) -> None:
-    execution = run(
-        f"""
+NESTED = """
 import dacite, tyro
 from dataclasses import dataclass
 @dataclass
@@ -324,12 +321,22 @@ class Loading:
 class Config:
     loading: Loading
     again: "Config"
-config = {given}
+config = {}
 a, b, c = config.loading.batch, config.loading.workers, config.loading.twice()
 """
-    )
+
+
+def test_a_field_that_is_a_dataclass_is_filled_too() -> None:
+    execution = run(NESTED.format("tyro.cli(Config)"))
     assert option(named(execution, "a")).name == "batch"
     assert constant(option(named(execution, "b")).default) == 4
+    assert constant(named(execution, "c")) == 2
+
+
+def test_a_mapping_may_have_another_value_for_a_default() -> None:
+    execution = run(NESTED.format("dacite.from_dict(data_class=Config, data=read())"))
+    assert isinstance(named(execution, "a"), Unknown)
+    assert isinstance(named(execution, "b"), Unknown)
     assert constant(named(execution, "c")) == 2
 
 

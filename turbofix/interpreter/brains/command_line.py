@@ -174,10 +174,17 @@ def _constant(arguments: Arguments, name: str) -> object:
 # --- dataclasses and functions as command lines -----------------------------------------------------------------------
 
 
+_MAPPING = ("dacite",)
+"""Libraries that fill a dataclass from a mapping, which comes from anywhere."""
+
+
 def options_of(
     interp: Interpreter, cls: Class, node: ast.AST, how: str = "dataclass", inside: tuple[Class, ...] = ()
 ) -> Value:
-    """An object of a dataclass that is filled from the command line, with those of its fields that are dataclasses."""
+    """An object of a dataclass that is filled from the command line, with those of its fields that are dataclasses.
+
+    What a mapping fills is not known: it may have another value for any default.
+    """
     instance = interp.call(cls, Arguments(), node)
     assert isinstance(instance, Instance)
     for statement, owner in annotated(cls):
@@ -187,7 +194,9 @@ def options_of(
         kind = evaluated(interp, statement.annotation, owner.module.scope) if type(value) in (Unknown, Opaque) else None
         if type(kind) is Class and kind not in (cls, *inside):
             instance.attributes[name] = value = options_of(interp, kind, node, how, (cls, *inside))
-        if not isinstance(value, (Instance, Option)):
+        if how in _MAPPING and not isinstance(value, Instance):
+            instance.attributes[name] = UNKNOWN
+        elif not isinstance(value, (Instance, Option)):
             origin = value.origin if isinstance(value, Const) else None
             place = origin.node if origin is not None else statement.value or statement
             flag = isinstance(value, Const) and isinstance(value.value, bool)
