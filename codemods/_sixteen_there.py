@@ -38,7 +38,9 @@ def already_there(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         if site is None or site in told:
             continue
         told.add(site)
-        yield judged(codemod, program.part(site), site, "autocast", "the forward pass runs under autocast")
+        part = program.part(site)
+        with_gpu = part is not None and follows_gpu(part.enabled, (step.device,))  # off where there is none
+        yield judged(codemod, None if with_gpu else part, site, "autocast", "the forward pass runs under autocast")
     for part in program.precision:
         if part.kind == "apex" and part.qualname.endswith(".initialize"):
             yield judged(
