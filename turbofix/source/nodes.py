@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from turbofix.regex import NEWLINE, regex
 
@@ -37,13 +38,26 @@ def readable(text: str) -> str:
     return _OLD_ARGUMENT.sub(ASYNC, text)
 
 
+_IN_USE: WeakValueDictionary[str, ast.Module] = WeakValueDictionary()
+"""The trees that somebody holds, by their texts."""
+
+
 @lru_cache(maxsize=128)
 def parse(text: str) -> ast.Module:
     """The tree of a file's text, which may begin with a byte-order mark.
 
+    It is the same one as long as anybody holds it, for nodes are told apart by identity.
+
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: as ``ast.parse``.
     """
+    tree = _IN_USE.get(text)
+    if tree is None:
+        tree = _IN_USE[text] = _parsed(text)
+    return tree
+
+
+def _parsed(text: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the user's text: invalid escapes and the like
         try:
