@@ -37,7 +37,7 @@ def autocast(dtype: str) -> tuple[str, str]:
 
 
 SCALED: Edits = [
-    ("accumulate = 8", 'accumulate = 8\nscaler = torch.amp.GradScaler("cuda")'),
+    ("accumulate = 4", 'accumulate = 4\nscaler = torch.amp.GradScaler("cuda")'),
     autocast("float16"),
     ("(loss / accumulate).backward()", "scaler.scale(loss / accumulate).backward()"),
     (CLIP, "            scaler.unscale_(optimizer)\n" + CLIP),
@@ -47,7 +47,7 @@ SCALED: Edits = [
 # what is broken, how, and the words that its reason must hold
 BROKEN: dict[str, tuple[Edits, str]] = {
     "missing zero_grad": ([(ZERO, "")], "gradient norm"),
-    "no division": ([("loss / accumulate", "loss")], "8 times the original's"),
+    "no division": ([("loss / accumulate", "loss")], "4 times the original's"),
     "wrong divisor": ([("loss / accumulate", "loss / (2 * accumulate)")], "0.5 times the original's"),
     "learning rate": ([("5e-5", "5.5e-5")], "the learning rate is 5.5e-05 instead of 5e-05"),
     "missing unscale_": (
@@ -68,7 +68,7 @@ BROKEN: dict[str, tuple[Edits, str]] = {
     "weight decay": ([("lr=5e-5", "lr=5e-5, weight_decay=0.01")], "the weight decay is 0.01 instead of 0"),
     "frozen": ([("optimizer = ", "model.out.bias.requires_grad_(False)\noptimizer = ")], "`out.bias` has no gradient"),
     "left out": ([("model.parameters(), lr", "list(model.parameters())[1:], lr")], "10 parameters instead of 11"),
-    "shifted labels": ([("source.flip(1)", "source.flip(1).roll(1, 1)")], "gradient"),
+    "shifted labels": ([("source.flip(1)", "source.flip(1).roll(1, 1)")], "the loss is"),
     "stale batch": (
         [
             (
@@ -79,9 +79,9 @@ BROKEN: dict[str, tuple[Edits, str]] = {
         "step 1",
     ),
     "other dropout": ([("nn.Dropout(0.1)", "nn.Dropout(0.2)")], "dropout is p=0.2 instead of p=0.1"),
-    "lost steps": ([("accumulate = 8", "accumulate = 12")], "after 48 samples instead of 32 samples"),
+    "lost steps": ([("accumulate = 4", "accumulate = 6")], "after 24 samples instead of 16 samples"),
     "wrong sum": ([("total += loss.item()", "total = loss.item()")], "it prints"),
-    "other weights": ([("accumulate = 8", "accumulate = 8\nmodel.out.bias.data += 0.001")], "the weights differ"),
+    "other weights": ([("accumulate = 4", "accumulate = 4\nmodel.out.bias.data += 0.001")], "the weights differ"),
     "crash": ([("loss.item()", "loss.itme()")], "'Tensor' object has no attribute 'itme'"),
 }
 
@@ -91,7 +91,7 @@ GOOD: dict[str, Edits] = {
     "float16 with scaler": SCALED,
     "float16 with scaler, fused": [*SCALED, ("lr=5e-5", "lr=5e-5, fused=True")],
     "fused": [("lr=5e-5", "lr=5e-5, fused=True")],
-    "larger batch": [("batch_size=4", "batch_size=32"), ("accumulate = 8", "accumulate = 1")],
+    "larger batch": [("batch_size=4", "batch_size=16"), ("accumulate = 4", "accumulate = 1")],
     "throttled print": [('    print(f"epoch', '    if epoch % 2 == 0: print(f"epoch')],
 }
 
