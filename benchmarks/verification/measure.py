@@ -45,11 +45,11 @@ class Verified:
         return asdict(self)
 
 
-def verify_all(tasks: Iterable[tuple[Rewrite, int]]) -> Iterator[Verified]:
-    """A verdict for each rewrite and seed, in the order subject, seed, risk."""
+def verify_all(tasks: Iterable[tuple[Rewrite, int]], steps: int | None = None) -> Iterator[Verified]:
+    """A verdict for each rewrite and seed, in the order subject, seed, risk; after ``steps`` where they are given."""
     ordered = sorted(tasks, key=lambda task: (task[0].subject.name, task[1], task[0].risk.value, task[0].kind))
     for subject, of_subject in groupby(ordered, key=lambda task: task[0].subject):
-        with _child(subject) as bench:
+        with _child(subject, steps) as bench:
             for (seed, _), group in groupby(of_subject, key=lambda task: (task[1], task[0].risk)):
                 yield from bench.verify(tuple(rewrite for rewrite, _ in group), seed)
 
@@ -61,6 +61,7 @@ class _Bench:
     child: Child
     scratch: Scratch
     script: Path
+    steps: int | None
 
     def verify(self, rewrites: tuple[Rewrite, ...], seed: int) -> Iterator[Verified]:
         requests = [self._request(rewrite, seed) for rewrite in rewrites]
@@ -84,7 +85,7 @@ class _Bench:
         with tempfile.TemporaryDirectory() as folder:
             candidate = Path(folder) / self.script.name
             candidate.write_text(rewrite.text, encoding="utf-8")
-            options = Options(seed=seed, timeout=TIMEOUT)
+            options = Options(seed=seed, timeout=TIMEOUT, steps=self.steps)
             return plan_comparison(self.script, candidate, (), rewrite.risk, options)
 
 
@@ -93,7 +94,7 @@ def _row(rewrite: Rewrite, seed: int, verdict: str, reason: str, seconds: float)
 
 
 @contextmanager
-def _child(subject: Subject) -> Iterator[_Bench]:
+def _child(subject: Subject, steps: int | None) -> Iterator[_Bench]:
     with tempfile.TemporaryDirectory() as project:
         script = Path(project).resolve() / subject.script
         script.write_text(subject.text, encoding="utf-8")
@@ -103,6 +104,6 @@ def _child(subject: Subject) -> Iterator[_Bench]:
             child = Child(scratch, script, (), script.parent, Options(timeout=TIMEOUT))
             try:
                 child.start()
-                yield _Bench(child, scratch, script)
+                yield _Bench(child, scratch, script, steps)
             finally:
                 child.close()
