@@ -20,12 +20,15 @@ from turbofix.verify.runner import Child
 pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("warm_interpreters")
 
+# what this processor can do is known: the compiler need not try it out with programs, which takes a quarter of the time
 NETWORK = """
 import copy
 import torch
+import torch._inductor.config
 from torch import nn
 
 torch.manual_seed(0)
+torch._inductor.config.cpp.vec_isa_ok = True
 
 
 class Net(nn.Module):
