@@ -81,11 +81,16 @@ def test_a_training_without_end_costs_what_its_compared_steps_do(
     assert "the end of the training was not seen" in found.notes
 
 
+@pytest.fixture
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as that, each run waits here."""
+    monkeypatch.setattr(original, "IDLE", original.IDLE / 4)
+
+
 @pytest.mark.parametrize(("name", "epochs"), [*((name, 1) for name in WAITING), ("sleeps", 5), ("asks", 5)])
 def test_a_script_that_waits_at_its_end_is_judged_to_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, epochs: int
+    tmp_path: Path, little_patience: None, name: str, epochs: int
 ) -> None:
-    monkeypatch.setattr(original, "IDLE", original.IDLE / 4)  # as long as that, each run waits here
     training = THREE.replace("range(3)", f"range({epochs})")
     script = training + WAITING[name] + SAVED
     line = script[: script.index(SAVED)].count("\n")
@@ -97,13 +102,15 @@ def test_a_script_that_waits_at_its_end_is_judged_to_there(
     assert f"the script waits at ours.py, line {line}: what comes after that was not seen" in found.notes
 
 
-def test_the_read_out_between_the_last_step_and_a_wait_is_compared(tmp_path: Path) -> None:
+def test_the_read_out_between_the_last_step_and_a_wait_is_compared(tmp_path: Path, little_patience: None) -> None:
     script = THREE.replace("range(3)", "range(1)") + WAITING["asks"]
     found = verify_pair(tmp_path, script, script.replace("total += loss", "total = loss"))
     assert found.verdict == "fail" and "it prints" in found.reason
 
 
-def test_another_number_of_steps_before_a_wait_is_neither_right_nor_wrong(tmp_path: Path) -> None:
+def test_another_number_of_steps_before_a_wait_is_neither_right_nor_wrong(
+    tmp_path: Path, little_patience: None
+) -> None:
     script = THREE.replace("range(3)", "range(1)") + WAITING["asks"]
     found = verify_pair(tmp_path, script, script.replace("range(1)", "range(2)"))
     assert found.verdict == "inconclusive"

@@ -91,6 +91,13 @@ class Kept:
 
     def control(self, python: str, environment: Mapping[str, str]) -> socket.socket:
         """The line to the process for this interpreter and environment."""
+        return self._process(python, environment)[1]
+
+    def pid(self, python: str, environment: Mapping[str, str]) -> int:
+        """That process, whose children are the forks."""
+        return self._process(python, environment)[0].pid
+
+    def _process(self, python: str, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
         common = {name: value for name, value in environment.items() if name not in OWN}
         key = (python, *sorted(common.items()))
         if key not in self._kept:
@@ -104,7 +111,7 @@ class Kept:
                     start_new_session=True,
                 )
             self._kept[key] = process, ours
-        return self._kept[key][1]
+        return self._kept[key]
 
     def close(self) -> None:
         for process, control in self._kept.values():
