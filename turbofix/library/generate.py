@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import inspect
 import itertools
 import logging
@@ -369,14 +370,21 @@ def first_tensor(result: Any) -> Any:
     return next((each for each in flat if isinstance(each, torch.Tensor)), None)
 
 
+@functools.cache
+def gpu() -> Any:
+    """The mode in which tensors lie on a GPU that need not exist."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode()
+
+
 def seen_on_gpu(
     function: Callable[..., Any], given: tuple[tuple[Any, ...], dict[str, Any]]
 ) -> tuple[str | None, Seen] | None:
     """What autocast makes of a call, and the call itself, of tensors on a GPU that need not exist."""
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode():
+    with gpu():
         seen = call(function, given)
         if seen is None:
             return None
@@ -597,11 +605,10 @@ def _layers(thing: Any) -> Iterator[tuple[Callable[..., Any], tuple[tuple[Any, .
     found = list(inspect.signature(thing).parameters.values())
     needed = sum(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in found)
 
-    def run(constructor: tuple[Any, ...]) -> Callable[..., Any]:
-        def made_and_called(*args: Any) -> Any:
+    def run(layer: Any) -> Callable[..., Any]:
+        def moved_and_called(*args: Any) -> Any:
             asked = torch.is_autocast_enabled("cuda")
             torch.set_autocast_enabled("cuda", False)
-            layer = thing(*constructor)
             kind = next((each.dtype for each in args if each.is_floating_point() and not asked), torch.float32)
             for part in layer.modules():
                 for kept in (part._parameters, part._buffers):
@@ -613,17 +620,18 @@ def _layers(thing: Any) -> Iterator[tuple[Callable[..., Any], tuple[tuple[Any, .
             torch.set_autocast_enabled("cuda", asked)
             return layer.requires_grad_(False)(*args)
 
-        return made_and_called
+        return moved_and_called
 
     sizes = [(4,) * needed, (4, 4, 3)[:needed], (2, 4)[:needed], (2,) * needed, (0.5,) * needed, (1,) * needed]
     for constructor in dict.fromkeys(each for each in sizes if len(each) == needed):
         try:
-            thing(*constructor)
+            with gpu():
+                layer = thing(*constructor)
         except Exception:
             continue
         for count, shape, whole in itertools.product((1, 2, 3), _SHAPES[:-1], (False, True)):
             if count == 1 or shape in ((4, 4), (4,)):
-                yield run(constructor), (((shape, whole), *((shape, False),) * (count - 1)), {})
+                yield run(layer), (((shape, whole), *((shape, False),) * (count - 1)), {})
 
 
 def rows() -> dict[str, Row]:
