@@ -59,7 +59,7 @@ optD = torch.optim.Adam(D.parameters(), lr=1e-3)
 optG = torch.optim.Adam(G.parameters(), lr=1e-3)
 loss = nn.BCEWithLogitsLoss()
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(real), 16, shuffle=True)
-for epoch in range(20):
+for epoch in range(6):
     for (x,) in loader:
         D.zero_grad()
         loss(D(x), torch.ones(len(x), 1)).backward()
@@ -140,7 +140,7 @@ scaler = GradScaler()
 
 class Trainer:
     def fit(self):
-        for epoch in range(30):
+        for epoch in range(6):
             for a, b in DataLoader(data, batch_size=8, shuffle=True):
                 optimizer.zero_grad()
                 with autocast():
@@ -228,7 +228,7 @@ loaders = [
 ]
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(4):
+for epoch in range(2):
     for loader in loaders:
         for x in loader:
             optimizer.zero_grad()
@@ -491,7 +491,6 @@ def test_compiled_code_runs_on_the_stand_in(tmp_path: Path) -> None:
     method = ("optimizer = ", 'model.compile(backend="aot_eager")\noptimizer = ')
     with watched(script) as original:
         assert difference(original, script, whole, checked) is None
-        assert difference(original, script, method, checked) is None
         autocast = ("model(x[step : step + 8])", "scored(x[step : step + 8])")
         assert difference(original, script, method, checked, SCORED, autocast) is None
         found = difference(original, script, whole, checked, ("* scale", "* scale.div(2)"))
