@@ -209,7 +209,7 @@ HOPELESS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
     "asks for input": (TRAINING.replace("torch.manual_seed(0)", 'input("which data? ")'), (), "input"),
     "runs past its time": (
         TRAINING.replace("torch.manual_seed(0)", "import time\ntime.sleep(600)"),
-        ("--timeout", "2"),
+        ("--timeout", "1"),
         "time",
     ),
 }

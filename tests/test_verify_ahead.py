@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 from turbofix.findings import Risk
 from turbofix.verify import Options, Request, Stage, verify
@@ -39,17 +38,19 @@ for step in range(30):
 
 
 @pytest.fixture
-def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def libraries(tmp_path: Path) -> Path:
     folder = tmp_path / "environment" / "site-packages"
     folder.mkdir(parents=True)
     (folder / "taken.py").write_text(LIBRARY)
     (folder / "plain.py").write_text("")
     (folder / "later.py").write_text("print('imported')\n")
-    monkeypatch.setenv("PYTHONPATH", str(folder))
     return folder
 
 
-def test_a_library_that_was_imported_ahead_is_watched_as_well(libraries: Path, tmp_path: Path) -> None:
+def test_a_library_that_was_imported_ahead_is_watched_as_well(
+    libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(libraries))
     script = tmp_path / "project" / "train.py"
     script.parent.mkdir()
     script.write_text(SCRIPT)
@@ -61,10 +62,11 @@ def test_a_library_that_was_imported_ahead_is_watched_as_well(libraries: Path, t
 
 WATCHED = """
 import sys
+sys.path.insert(0, FOLDER)
 from turbofix.verify.probe import ahead
 imports = ahead.Imports()
 imports.watch()
-exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), {})
+exec(compile(open("script.py").read(), "script.py", "exec"), {})
 found = [name for name in imports.of_libraries() if name in ("taken", "plain", "later")]
 for name in found:
     del sys.modules[name]
@@ -82,14 +84,12 @@ print(found, ahead.import_all(found, remap=False))
         ("import later\n", "['later'] False"),
     ],
 )
-def test_what_the_script_has_a_say_in_is_left_to_it(libraries: Path, tmp_path: Path, text: str, told: str) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(text)
-    root = str(Path(__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": f"{root}:{libraries}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", WATCHED, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.splitlines()[-1] == told
+def test_what_the_script_has_a_say_in_is_left_to_it(
+    libraries: Path, tmp_path: Path, kept_interpreters: warm.Kept, text: str, told: str
+) -> None:
+    (tmp_path / "script.py").write_text(text)
+    done = kept_interpreters.told(WATCHED.replace("FOLDER", repr(str(libraries))), tmp_path)
+    assert done.splitlines()[-1] == told
 
 
 def test_the_first_run_begins_with_what_the_script_imports_before_it_does_anything_else(tmp_path: Path) -> None:
