@@ -35,6 +35,15 @@ OWN = {
 }
 """The variables that each verification has for itself, and that nobody reads at the import of torch."""
 
+LATER = {
+    *("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES"),
+    *("CUBLAS_WORKSPACE_CONFIG", "PYTORCH_NVML_BASED_CUDA_CHECK"),
+}
+"""Others that a fork heeds as well as a new interpreter: they are read later, or seen to here."""
+
+AT_THE_START = {"PYTHONHASHSEED": "0", "PYTHONIOENCODING": "utf-8"}
+"""What those that are read at the start of an interpreter are for all: a plain script has any seed."""
+
 ROOM = 400
 """Characters that the path of a scratch folder may have."""
 
@@ -98,7 +107,10 @@ class Kept:
         return self._process(python, environment)[0].pid
 
     def _process(self, python: str, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        common = {name: value for name, value in environment.items() if name not in OWN}
+        from turbofix.verify.runner import QUIET  # what is kept need not import it
+
+        common = {name: value for name, value in environment.items() if name not in {*OWN, *LATER, *QUIET}}
+        common |= AT_THE_START
         key = (python, *sorted(common.items()))
         if key not in self._kept:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -244,6 +256,7 @@ def become(order: dict[str, Any], handed: list[int]) -> None:
             mark(order["environment"][MARK])
         os.environ.clear()
         os.environ.update(order["environment"])
+        sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
         tempfile.tempdir = None  # torch has asked for it, and the answer is remembered
         sys.argv[:] = order["arguments"]
         if order["plain"]:
@@ -264,7 +277,6 @@ def become(order: dict[str, Any], handed: list[int]) -> None:
 def ended(script: str) -> int:
     """The status of an interpreter that ends with a script, after all that one does at its end."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     status = 0
     try:
         runpy.run_path(script, run_name="__main__")
