@@ -17,6 +17,9 @@ from torch.utils.data import get_worker_info
 
 _Anything = TypeVar("_Anything")
 
+listener: Callable[..., None] | None = None
+"""Told of each tensor that goes from the host to the GPU, or back: ``(tensor, pinned=, waits=, to_cuda=)``."""
+
 _NAMES_A_DEVICE = (str, torch.device)
 _MAY_HOLD_TENSORS: Any = (torch.Tensor, tuple, list)
 
@@ -140,7 +143,7 @@ class Remap(TorchFunctionMode):
             tensor.is_cuda.__get__: self._tell_place,
             tensor.data.__set__: _swap,
             tensor.cuda: self._to_cuda,
-            tensor.cpu: lambda func, args, kwargs: _landed(func(*args, **kwargs), args[0], place=False),
+            tensor.cpu: lambda func, args, kwargs: _landed(func(*args, **kwargs), args[0], kwargs, place=False),
             tensor.to: self._to,
             tensor.type: self._type,
             tensor.numpy: _to_numpy,
@@ -235,7 +238,7 @@ class Remap(TorchFunctionMode):
     def _to_cuda(self, func: Any, args: Any, kwargs: Any) -> Any:
         moved("cuda")
         self.moved = True
-        return _landed(args[0], args[0], place=True)
+        return _landed(args[0], args[0], kwargs, place=True)
 
     def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
         if len(args) > 1 and type(args[1]) is int:
@@ -251,7 +254,7 @@ class Remap(TorchFunctionMode):
             place = self._place_named(given, truthful=from_user(3) or _caller(3) == _PASSES_ON)
         else:
             return put(func(*args, **kwargs), place_of(args[0]))
-        return _landed(func(*args, **kwargs), args[0], place=place)
+        return _landed(func(*args, **kwargs), args[0], kwargs, place=place)
 
     def _type(self, func: Any, args: Any, kwargs: Any) -> Any:
         wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
@@ -264,9 +267,12 @@ class Remap(TorchFunctionMode):
         return _landed(func(args[0], wanted.replace("torch.cuda.", "torch.")), args[0], place=on_cuda)
 
 
-def _landed(result: torch.Tensor, source: torch.Tensor, *, place: bool | None) -> torch.Tensor:
+def _landed(result: torch.Tensor, source: torch.Tensor, how: Any = None, *, place: bool | None) -> torch.Tensor:
     """What came of taking a tensor to a place: a copy where it was at another."""
     before = place_of(source)
+    if listener is not None and place is not None and bool(before) is not place:
+        pinned = bool(getattr(source, "_turbofix_pinned", False))
+        listener(source, pinned=pinned, waits=not (how or {}).get("non_blocking"), to_cuda=place)
     if place is None:
         return put(result, True if before else None)
     if result is not source:

@@ -27,6 +27,8 @@ def run(order: dict[str, Any], say: Say) -> int:
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
     _import_from_the_mirror(order["mirrored"])
+    if order.get("tally"):
+        return _tally(order, say)
     if order["speed"]:
         return _measure(order, say)
     return _verify(order, say)
@@ -93,6 +95,19 @@ def _measure(order: dict[str, Any], say: Say) -> int:
     watch = speed.Stopwatch(order, say)
     watch.install()
     return _run_script(order, watch.finish)
+
+
+def _tally(order: dict[str, Any], say: Say) -> int:
+    import torch
+
+    from . import cuda_on_cpu, tally
+
+    torch.set_num_threads(1)
+    if order["remap"]:
+        cuda_on_cpu.install()
+    one = tally.Tally(order, say)
+    one.install()
+    return _run_script(order, one.finish)
 
 
 def _run_script(order: dict[str, Any], finish: Callable[..., None]) -> int:

@@ -1,0 +1,187 @@
+"""Fit the constants: the roofline of ``turbofix.estimate.clock`` over all operations of all networks at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.estimate.measured import SETTINGS, Setting, held_out, steps
+from benchmarks.estimate.networks import Trace
+from turbofix.estimate import clock, updates
+from turbofix.estimate.cards import Card, cards
+from turbofix.estimate.step import MOST_GROUPED
+
+Constants = Mapping[str, float]
+
+# what is expected of each, and how sure that is: the logarithm may be off by so much
+PRIORS = {
+    "product": (0.85, 0.2),
+    "product_back": (0.8, 0.2),
+    "convolution": (0.75, 0.2),
+    "convolution_back": (0.7, 0.2),
+    "attention": (0.5, 0.3),
+    "depthwise": (0.3, 0.7),
+    "odd": (0.3, 0.7),
+    "group": (32.0, 0.7),
+    "grouped_last": (0.5, 0.5),
+    "wave": (0.5, 0.5),
+    "memory": (0.85, 0.08),
+    "product_memory": (0.7, 0.2),
+    "product_memory_back": (0.6, 0.3),
+    "convolution_memory": (0.6, 0.25),
+    "convolution_memory_back": (0.5, 0.3),
+    "depthwise_memory": (0.4, 0.4),
+    "depthwise_memory_back": (0.35, 0.4),
+    "reduction_memory": (0.8, 0.2),
+    "reduction_memory_back": (0.8, 0.2),
+    "other_memory": (0.7, 0.3),
+    "turning": (0.7, 0.5),
+    "kernel": (3.0, 0.3),
+}
+WEIGHT, NOISE = 0.05, 0.08  # of the priors beside the measurements; of a measurement's logarithm
+
+
+class Measured(NamedTuple):
+    """A trace, the card and layout that it was measured with, and the seconds of its step."""
+
+    trace: Trace
+    card: Card
+    last: bool
+    seconds: float
+
+
+def measured(folder: Path, traces: Sequence[Trace], setting: Setting) -> list[Measured]:
+    """What a file says of the traces."""
+    found = steps(folder, setting.file, setting.mode)
+    return [
+        Measured(each, cards()[setting.card], setting.last, found[each.name, each.size].per_sample * each.batch)
+        for each in traces
+        if each.mode == setting.mode and (each.name, each.size) in found
+    ]
+
+
+class Columns:
+    """The operations of many steps, one behind the other, in columns."""
+
+    def __init__(self, steps: Sequence[Measured]) -> None:
+        self.steps = steps
+        self.operations = [[each for each in step.trace.recording.operations] for step in steps]
+        counts = [len(each) for each in self.operations]
+        self.starts = np.cumsum([0, *counts[:-1]])
+        flat = [each for some in self.operations for each in some]
+        kinds = list(clock._MEMORY)
+        self.kind = np.array([kinds.index(each.kind) for each in flat])
+        self.back = np.array([each.phase == "backward" for each in flat])
+        self.names = kinds
+        self.moved = np.array([each.read + each.written for each in flat])
+        self.flops = np.array([each.flops for each in flat])
+        last = np.repeat([step.last for step in steps], counts)
+        self.turned = np.where(last, 0.0, np.array([each.turned for each in flat]))
+        card = np.repeat(np.arange(len(steps)), counts)
+        self.bandwidth = np.array([step.card.bandwidth * 1e9 for step in steps])[card]
+        self.float32 = np.array([step.card.float32 * 1e12 for step in steps])[card]
+        recordings = [step.trace.recording for step in steps]
+        self.peak = np.array(
+            [clock.peak(each, steps[at].card, recordings[at]) for each, at in zip(flat, card, strict=True)]
+        )
+        self.waves = np.array(
+            [clock._waves(each, steps[at].card, {"wave": 1.0}) - 1.0 for each, at in zip(flat, card, strict=True)]
+        )
+        shapes = [each.shape or (0, 0, 0, 0, 0) for each in flat]
+        self.columns, self.channels = (np.array([shape[at] for shape in shapes]) for at in (2, 3))
+        known = np.array([bool(each.shape) for each in flat])
+        self.odd = known & (self.kind != kinds.index(clock.ATTENTION))
+        self.odd &= (self.columns % clock.ALIGNED != 0) | (self.channels % clock.ALIGNED != 0)
+        self.last = last
+        self.turns = np.isin(self.kind, [kinds.index(clock.CONVOLUTION), kinds.index(clock.GROUPED)])
+        self.counts = np.array(counts)
+        self.measured = np.array([step.seconds for step in steps])
+        self.optimizing = [[(each, step.card) for each in step.trace.recording.updates] for step in steps]
+
+    def parts(self, constants: Constants) -> tuple[Any, Any, Any]:
+        """Seconds of arithmetic, of memory, and of turning layouts round, of each operation."""
+        kind, names = self.kind, self.names
+
+        def of_phase(table: Mapping[str, str], missing: float) -> Any:
+            ahead = np.array([constants[table[name]] if name in table else missing for name in names])[kind]
+            behind = np.array(
+                [constants.get(f"{table[name]}_back", constants[table[name]]) if name in table else missing for name in names]
+            )[kind]
+            return np.where(self.back, behind, ahead)
+
+        reached = of_phase(clock._ARITHMETIC, 1.0)
+        grouped = kind == names.index(clock.GROUPED)
+        share = np.minimum(1.0, np.minimum(self.columns, self.channels) / constants["group"])
+        share = share * np.where(self.last, constants["grouped_last"], 1.0)
+        reached = reached * np.where(grouped, share, 1.0) * np.where(self.odd, constants["odd"], 1.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            arithmetic = self.flops / (self.peak * reached) * (1.0 + self.waves * constants["wave"])
+        arithmetic = np.where(self.flops > 0, arithmetic, 0.0)
+        depthwise = kind == names.index(clock.DEPTHWISE)
+        arithmetic = np.where(depthwise, self.flops / (self.float32 * constants["depthwise"]), arithmetic)
+        memory = self.moved / (self.bandwidth * of_phase(clock._MEMORY, 1.0))
+        turning = np.where(self.turns, self.turned, 0.0) * constants["turning"] / (self.bandwidth * constants["memory"])
+        return arithmetic, memory, turning
+
+    def seconds(self, constants: Constants) -> Any:
+        """What each step takes."""
+        arithmetic, memory, turning = self.parts(constants)
+        total = np.add.reduceat(np.maximum(arithmetic, memory) + turning, self.starts)
+        total = total + self.counts * constants["kernel"] * 1e-6
+        return total + [sum(updates.seconds(*each, constants)[0] for each in some) for some in self.optimizing]
+
+    def grouped(self, constants: Constants) -> Any:
+        """The share of each step that says nothing of the rest: convolutions in groups, large ones channel by channel."""
+        arithmetic, memory, turning = self.parts(constants)
+        times = np.maximum(arithmetic, memory) + turning
+        doubtful = (self.kind == self.names.index(clock.GROUPED)) | (
+            (self.kind == self.names.index(clock.DEPTHWISE)) & (arithmetic > memory)
+        )
+        return np.add.reduceat(np.where(doubtful, times, 0.0), self.starts) / np.add.reduceat(times, self.starts)
+
+    def errors(self, constants: Constants) -> Any:
+        """Logarithms of what is estimated by what was measured."""
+        return np.log(self.seconds(constants) / self.measured)
+
+
+def told(steps: Sequence[Measured], constants: Constants) -> list[Measured]:
+    """The steps that the estimate does not refuse."""
+    if not steps:
+        return []
+    shares = Columns(steps).grouped(constants)
+    return [each for each, share in zip(steps, shares, strict=True) if share <= MOST_GROUPED]
+
+
+def fit(folder: Path, traces: Sequence[Trace]) -> dict[str, float]:
+    """The constants that suit the measured families best, each near what is expected of it."""
+    from scipy.optimize import least_squares
+
+    names = list(PRIORS)
+    start = {name: value for name, (value, _) in PRIORS.items()}
+    chosen = [
+        each
+        for setting in SETTINGS
+        if setting.fitted
+        for each in measured(folder, traces, setting)
+        if not held_out(each.trace.family)
+    ]
+    columns = Columns(told(chosen, start))
+    expected = np.log([start[name] for name in names])
+    doubt = np.array([PRIORS[name][1] for name in names])
+    weight = math.sqrt(len(columns.steps) * WEIGHT / len(names))
+
+    def off(logarithms: Any) -> Any:
+        constants = dict(zip(names, np.exp(logarithms), strict=True))
+        return np.concatenate([columns.errors(constants) / NOISE, weight * (logarithms - expected) / doubt])
+
+    found = least_squares(off, expected, loss="soft_l1", max_nfev=40)
+    return {name: float(value) for name, value in zip(names, np.exp(found.x), strict=True)}
+
+
+def spread(steps: Iterable[Measured], constants: Constants) -> float:
+    """How far the logarithm of a step is off in four of five cases, at most."""
+    return float(np.quantile(np.abs(Columns(list(steps)).errors(constants)), 0.8))

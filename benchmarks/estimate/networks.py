@@ -1,0 +1,154 @@
+"""One step of each measured network, written down on fake tensors: nothing is computed, and no weights are made."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import signal
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from benchmarks.estimate import measured
+from turbofix.estimate.recording import Operation, Recording, Update
+from turbofix.verify.probe import operations, tally
+
+MOST_SECONDS = 60
+
+
+class Trace(NamedTuple):
+    """A network's step: ``mode`` is train or infer, ``family`` the module of timm that it comes from."""
+
+    name: str
+    size: int
+    mode: str
+    family: str
+    batch: int
+    rows: list[operations.Row]
+    parameters: list[int]
+
+    @property
+    def recording(self) -> Recording:
+        """As the estimate reads it; the parameters are updated by SGD, one by one, as timm's benchmark does it."""
+        made = tuple(
+            Operation(*row[:7], tuple(row[7]), row[8], tuple(row[9]), tuple(row[10]))  # type: ignore[arg-type]
+            for row in self.rows
+        )
+        numbers = self.parameters if self.mode == "train" else []
+        updates = (Update("SGD", len(numbers), sum(numbers), 4, False, False),) if numbers else ()
+        return Recording(made, updates, samples=self.batch, tf32=True)
+
+
+def trace(
+    model: nn.Module, inputs: Callable[[], tuple[Any, ...]], loss: Callable[[Any], Tensor] | None, *, mixed: bool = True
+) -> tuple[list[operations.Row], list[int]]:
+    """The operations of a step, with a backward pass where there is a ``loss``, and the sizes of the parameters."""
+    model.train(loss is not None)
+    recorder = operations.Operations()
+    as_on_cuda: Any = tally._AsOnCuda()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        _make_fake(model, mode)
+        given = inputs()
+        with recorder, as_on_cuda, torch.autocast("cpu", dtype=torch.float16, enabled=mixed):
+            with torch.set_grad_enabled(loss is not None):
+                found = model(*given)
+                result = loss(found) if loss is not None else None
+        if result is not None:
+            recorder.phase = "backward"
+            with recorder:
+                result.backward()
+    return recorder.rows, [each.numel() for each in model.parameters() if each.requires_grad]
+
+
+def timm_of() -> Any:
+    """The package, whose torchvision may be of another torch: none of its kernels are used."""
+    sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("unused"))
+    import timm
+
+    return timm
+
+
+def record(folder: Path, out: Path) -> None:
+    """Write the traces of all measured networks, those of the fitted training first."""
+    timm = timm_of()
+    families = timm.models._registry._model_to_module
+    with _without_drawing(), out.open("wb") as handle:
+        for mode, files in (("train", [measured.SETTINGS[0].file]), ("infer", [measured.EAGER.file])):
+            for file in files:
+                for (name, size), step in sorted(measured.steps(folder, file, mode).items()):
+                    if name not in families:
+                        continue
+                    try:
+                        rows, parameters = _limited(lambda: _of_timm(timm, name, size, step.batch, mode))  # noqa: B023
+                    except Exception as error:
+                        print(f"{name} {size} {mode}: {type(error).__name__}: {error}"[:160], file=sys.stderr)
+                        continue
+                    pickle.dump(tuple(Trace(name, size, mode, families[name], step.batch, rows, parameters)), handle)
+
+
+def traces(path: Path) -> Iterator[Trace]:
+    """Those of a file."""
+    with path.open("rb") as handle, contextlib.suppress(EOFError):
+        while True:
+            yield Trace(*pickle.load(handle))
+
+
+def _of_timm(timm: Any, name: str, size: int, batch: int, mode: str) -> tuple[list[operations.Row], list[int]]:
+    timm.layers.set_fused_attn(mode == "infer")  # torch 1.12 has none
+    model = timm.create_model(name)
+
+    def inputs() -> tuple[Tensor, ...]:
+        return (torch.empty(batch, 3, size, size),)
+
+    def loss(found: Any) -> Tensor:
+        first = found[0] if isinstance(found, (tuple, list)) else found
+        return nn.functional.cross_entropy(first.float(), torch.zeros(batch, dtype=torch.long))
+
+    return trace(model, inputs, loss if mode == "train" else None)
+
+
+@contextlib.contextmanager
+def _without_drawing() -> Iterator[None]:
+    """Weights stay as memory has them."""
+    names = [name for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")]
+    kept = {name: getattr(nn.init, name) for name in names}
+    for name in names:
+        setattr(nn.init, name, lambda tensor, *_, **__: tensor)
+    try:
+        yield
+    finally:
+        for name, function in kept.items():
+            setattr(nn.init, name, function)
+
+
+def _limited(make: Callable[[], Any]) -> Any:
+    def stop(*_: Any) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(MOST_SECONDS)
+    try:
+        return make()
+    finally:
+        signal.alarm(0)
+
+
+def _make_fake(model: nn.Module, mode: FakeTensorMode) -> None:
+    memo: dict[int, tuple[Any, Any]] = {}
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for name, tensor in list(held.items()):
+                if tensor is None:
+                    continue
+                if id(tensor) not in memo:
+                    fake: Any = mode.from_tensor(tensor.detach())
+                    if isinstance(tensor, nn.Parameter):
+                        fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+                    memo[id(tensor)] = fake, tensor
+                held[name] = memo[id(tensor)][0]

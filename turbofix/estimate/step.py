@@ -1,0 +1,170 @@
+"""A recorded step on a card: its parts, what bounds it, and how sure that is; and two of them, divided.
+
+The host starts kernels while the GPU computes, so the longer of the two counts. Data come before, or beside it where
+worker processes make them. Always a range, never a figure where the host is what takes the time: how fast it starts
+kernels is not known from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from turbofix.estimate import clock, updates
+from turbofix.estimate.cards import Card, constants
+from turbofix.estimate.compiled import compiled
+from turbofix.estimate.recording import DEPTHWISE, GROUPED, Recording
+from turbofix.records import dataclass
+
+PARTS = ("data", "transfer", "forward", "backward", "optimizer", "syncs", "other")
+DATA, HOST, COMPUTE, MEMORY, UNKNOWN = "data", "host", "compute", "memory", "unknown"
+
+# A copy that waits goes through a buffer of pinned memory, at about half the speed.
+PAGEABLE = 0.5
+# a share of the step from which convolutions in groups, of which the measurements say little, make it unknown
+MOST_GROUPED = 0.1
+# ratios nearer to 1 than this cannot be seen
+NO_DIFFERENCE = 1.1
+
+
+@dataclass(frozen=True)
+class Range:
+    """A figure, with the range that holds it in four cases of five."""
+
+    low: float
+    median: float
+    high: float
+
+    def to_json(self) -> dict[str, float]:
+        return {"low": self.low, "median": self.median, "high": self.high}
+
+    @property
+    def in_words(self) -> str:
+        """Both ends, with two figures."""
+        low, high = f"{self.low:.2g}", f"{self.high:.2g}"
+        return low if low == high else f"{low}–{high}"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a step takes on a card. ``step_ms`` is None where it is ``refused``, with the reason.
+
+    ``parts`` are milliseconds by the names of ``PARTS``, as far as they are known where the whole is not. ``speedup``
+    is that over another program, ``None`` where there is none to tell.
+    """
+
+    gpu: str
+    step_ms: Range | None
+    bound: str
+    refused: str | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    samples: int | None = None
+    flops: float = 0.0
+    peak: float = 0.0
+    speedup: Range | None = None
+
+    @property
+    def utilisation(self) -> float | None:
+        """The share of the card's peak that the step's arithmetic reaches (MFU: products, convolutions, attention)."""
+        return self.flops / (self.step_ms.median * 1e-3 * self.peak) if self.step_ms and self.peak else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "gpu": self.gpu,
+            "step_ms": self.step_ms.to_json() if self.step_ms else None,
+            "speedup": self.speedup.to_json() if self.speedup else None,
+            "bound": self.bound,
+            "refused": self.refused,
+        }
+
+    @property
+    def in_words(self) -> str:
+        """As people read it."""
+        if self.step_ms is None:
+            return f"no estimate for an {self.gpu}: {self.refused}"
+        return f"estimated on {self.gpu}: {self.step_ms.in_words} ms a step ({self.bound}-bound)"
+
+
+def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
+    """What a step takes on ``card``, in a machine with so many ``processors`` for its data."""
+    fitted = constants()
+    if recording.compiled:
+        recording = compiled(recording)
+    on_gpu, starts, arithmetic, grouped = _phases(recording, card, fitted)
+    link = card.link * 1e9
+    transfer = sum(each.size / (link * (1.0 if each.pinned else PAGEABLE)) for each in recording.copies)
+    computing = sum(on_gpu.values())
+    host_low, host, host_high = (starts * fitted[name] * 1e-6 for name in ("start_low", "start", "start_high"))
+    workers = min(recording.workers, processors)
+    loading = recording.loading or 0.0
+    busy = max(computing + transfer, host)
+    data = max(loading / workers - busy, 0.0) if workers else loading
+    waits = sum(each.name in ("_local_scalar_dense", "cpu") for each in recording.reads)
+    syncs = waits * fitted["read"] * 1e-6
+    other = max(host - computing - transfer, 0.0)
+    parts = {**on_gpu, "data": data, "transfer": transfer, "syncs": syncs, "other": other}
+    parts = {name: parts.get(name, 0.0) * 1e3 for name in PARTS}
+    total = sum(parts.values())
+    fixed = data * 1e3
+    widen = math.exp(fitted["spread_same" if card.name == "rtx3090" else "spread_other"])
+    bound = _bound(parts, arithmetic / computing if computing else 0.0)
+    flops = sum(each.flops for each in recording.operations)
+    refused = recording.refused
+    if refused is None and grouped > MOST_GROUPED * computing:
+        refused = "its convolutions in groups take a large part of it, and measurements say too little of those"
+    if refused is None and host_low > computing + transfer and data < host:
+        refused = "the time to start its many small kernels bounds it, and that depends on the machine's processor"
+    step = None
+    if refused is None:
+        rest = total - fixed
+        step = Range(fixed + rest / widen, total, fixed + max(rest * widen, host_high * 1e3))
+    peak = card.half if any(each.flops and each.bits <= 16 for each in recording.operations) else card.float32
+    if peak == card.float32 and recording.tf32 and card.rounds:
+        peak = card.tf32
+    return Estimate(card.name, step, bound, refused, parts, recording.samples, flops, peak * 1e12)
+
+
+def compared(before: Estimate, after: Estimate) -> Estimate:
+    """The second, with how many times as fast it is as the first, by samples where both count them."""
+    if before.step_ms is None or after.step_ms is None:
+        return after
+    ratio = before.step_ms.median / after.step_ms.median
+    if before.samples and after.samples:
+        ratio *= after.samples / before.samples
+    widen = math.exp(constants()["spread_ratio"] * min(abs(math.log(ratio)) / math.log(2), 1.0))
+    found = Range(ratio / widen, ratio, ratio * widen)
+    values = vars(after) | {"speedup": found}
+    return Estimate(**values)
+
+
+def _phases(
+    recording: Recording, card: Card, fitted: Mapping[str, float]
+) -> tuple[dict[str, float], int, float, float]:
+    """Seconds of the GPU by phase, kernels started, and the seconds bound by arithmetic and of what is in groups."""
+    on_gpu = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0}
+    starts = len(recording.operations)
+    arithmetic = grouped = 0.0
+    for each in recording.operations:
+        took = clock.seconds(each, card, recording, fitted)
+        on_gpu[each.phase] = on_gpu.get(each.phase, 0.0) + took
+        work, memory, _ = clock.parts(each, card, recording, fitted)
+        arithmetic += took if work > memory else 0.0
+        grouped += took if each.kind == GROUPED or (each.kind == DEPTHWISE and work > memory) else 0.0
+    for update in recording.updates:
+        took, kernels = updates.seconds(update, card, fitted)
+        on_gpu["optimizer"] += took
+        starts += kernels
+    return on_gpu, starts, arithmetic, grouped
+
+
+def _bound(parts: Mapping[str, float], arithmetic: float) -> str:
+    total = sum(parts.values())
+    if not total:
+        return UNKNOWN
+    if parts["data"] + parts["transfer"] > total / 2:
+        return DATA
+    if parts["other"] + parts["syncs"] > total / 3:
+        return HOST
+    return COMPUTE if arithmetic > 0.5 else MEMORY

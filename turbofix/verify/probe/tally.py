@@ -1,0 +1,284 @@
+"""Record one training step of a run: what it computes, copies to the GPU, reads from it, and how long its data take.
+
+The step is the one behind the first of the leading optimizer, from the end of one to the end of the next. Nothing of it
+is changed but that the compiler leaves it as it is: what it makes of the step is estimated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import dataloader as loading
+from torch.utils.data._utils import fetch as fetching
+
+from . import processes, remap
+from .neutral import batch_size
+from .operations import Operations
+from .patching import wrap
+
+# What CUDA's autocast computes in float32 and a CPU's in 16 bits (torch's documentation of autocast, "CUDA ops that
+# autocast to float32").
+_WIDE = frozenset(
+    """
+    acos asin cosh cosine_embedding_loss cdist cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1
+    group_norm hinge_embedding_loss kl_div l1_loss layer_norm log log10 log_softmax log1p log2 margin_ranking_loss
+    mse_loss multilabel_margin_loss multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal
+    rsqrt sinh smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss
+    """.split()  # noqa: SIM905
+)
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+class _AsOnCuda(TorchFunctionMode):
+    """Autocast on the CPU, with the list of CUDA's added."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _WIDE and torch.is_autocast_enabled("cpu"):
+            args = tuple(_wide(each) for each in args)
+            kwargs = {name: _wide(each) for name, each in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in _HALVES else value
+
+
+class Tally:
+    """The recording of one step. ``order`` gives ``skip``, the steps before it, and ``fetches``, a file."""
+
+    def __init__(self, order: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+        self._order, self._say = order, say
+        self._main = os.getpid()
+        self._operations = Operations(self._line)
+        self._steps = 0
+        self._leading: Any = None
+        self._begun = 0.0
+        self._in_step = 0
+        self._stepped = False
+        self._compiles = False
+        self._updates: list[dict[str, Any]] = []
+        self._copies: list[tuple[int, bool, bool]] = []
+        self._drawn: list[tuple[str, int, int]] = []  # data set, workers and samples of each batch of the step
+        self._pins = False
+        self._waited = 0.0
+        self._own = tuple(os.path.join(root, "") for root in order["own"])
+        self._folder = os.path.dirname(order["script"])
+
+    @property
+    def _recording(self) -> bool:
+        return bool(self._begun)
+
+    def install(self) -> None:
+        wrap(loading._BaseDataLoaderIter, "__next__", self._drawing)
+        for kind in (fetching._MapDatasetFetcher, fetching._IterableDatasetFetcher):
+            wrap(kind, "fetch", self._fetching)
+        for name in ("backward", "grad"):
+            wrap(torch.autograd, name, self._backward)
+        for owner in (torch, torch.nn.Module):
+            wrap(owner, "compile", self._compiling)
+        from torch.amp import grad_scaler
+
+        wrap(grad_scaler.GradScaler, "step", self._scaling)
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+        remap.listener = self._moved
+        wide: Any = _AsOnCuda()
+        wide.__enter__()
+
+    # --- what happens
+
+    def _drawing(self, original: Any) -> Callable[..., Any]:
+        def __next__(iterator: Any) -> Any:
+            if os.getpid() != self._main:
+                return original(iterator)
+            with self._paused():
+                began = time.perf_counter()
+                batch = original(iterator)
+                self._waited += time.perf_counter() - began
+            self._pins = self._pins or bool(getattr(iterator, "_pin_memory", False))
+            name = _name(getattr(iterator, "_dataset", None))
+            self._drawn.append((name, int(getattr(iterator, "_num_workers", 0)), batch_size(batch)))
+            return batch
+
+        return __next__
+
+    def _fetching(self, original: Any) -> Callable[..., Any]:
+        def fetch(fetcher: Any, indices: Any) -> Any:
+            began = time.perf_counter()
+            with self._paused():
+                found = original(fetcher, indices)
+            line = json.dumps([_name(fetcher.dataset), time.perf_counter() - began])
+            with contextlib.suppress(OSError), open(self._order["fetches"], "a", encoding="utf-8") as handle:
+                handle.write(line + "\n")
+            return found
+
+        return fetch
+
+    def _backward(self, original: Any) -> Callable[..., Any]:
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            before, self._operations.phase = self._operations.phase, "backward"
+            try:
+                return original(*arguments, **keywords)
+            finally:
+                self._operations.phase = before
+
+        return run
+
+    def _compiling(self, original: Any) -> Callable[..., Any]:
+        def compiled(*arguments: Any, **keywords: Any) -> Any:
+            self._compiles = True
+            if arguments and isinstance(arguments[0], torch.nn.Module) and original.__qualname__ != "compile":
+                return None  # Module.compile
+            model = arguments[0] if arguments else keywords.get("model")
+            return (lambda function: function) if model is None else model
+
+        return compiled
+
+    def _scaling(self, original: Any) -> Callable[..., Any]:
+        def step(scaler: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+            self._stepped = False
+            found = original(scaler, optimizer, *arguments, **keywords)
+            if not self._stepped:  # the gradients were not finite, as in the first steps of a scaler they often are
+                self._before_step(optimizer)
+                self._after_step(optimizer)
+            return found
+
+        return step
+
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
+        self._operations.paused = True
+        self._stepped = True
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if os.getpid() != self._main:
+            return
+        self._operations.paused = False
+        if self._recording:
+            self._updates.append(_update(optimizer))
+        self._leading = self._leading or optimizer
+        if optimizer is not self._leading:
+            return
+        self._steps += 1
+        self._say({"step": self._steps})
+        if self._recording:
+            self.finish("stopped")
+            processes.leave()
+        if self._steps == self._order["skip"]:
+            self._drawn.clear()
+            self._waited = 0.0
+            self._begun = time.perf_counter()
+            self._operations.__enter__()
+
+    def _moved(self, tensor: Tensor, *, pinned: bool, waits: bool, to_cuda: bool) -> None:
+        if not self._recording or os.getpid() != self._main:
+            return
+        if to_cuda:
+            self._copies.append((tensor.numel() * tensor.element_size(), pinned or self._pins, waits))
+        else:
+            self._operations.reads.append(("cpu", self._line()))
+
+    @contextlib.contextmanager
+    def _paused(self) -> Any:
+        before, self._operations.paused = self._operations.paused, True
+        try:
+            yield
+        finally:
+            self._operations.paused = before
+
+    def _line(self) -> tuple[str, int] | None:
+        """The innermost line of the user's own code."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name.startswith(self._own) and "site-packages" not in name:
+                return os.path.relpath(name, self._folder), frame.f_lineno
+            frame = frame.f_back
+        return None
+
+    # --- the end
+
+    def finish(self, how: str, more: dict[str, Any] | None = None) -> None:
+        """Write the log down; without a step where the script ended before there was one."""
+        if os.getpid() != self._main:
+            return
+        step = self._step() if self._updates and how == "stopped" else None
+        log = {"how": how, "steps": self._steps, "step": step, **(more or {})}
+        with open(self._order["log"], "w", encoding="utf-8") as handle:
+            handle.write(json.dumps(log))
+
+    def _step(self) -> dict[str, Any]:
+        took = time.perf_counter() - self._begun
+        loading_seconds, workers = self._loading()
+        matmul: Any = torch.backends.cuda.matmul
+        cudnn: Any = torch.backends.cudnn
+        return {
+            "rows": self._operations.rows,
+            "updates": self._updates,
+            "copies": self._copies,
+            "reads": self._operations.reads,
+            "loading": loading_seconds,
+            "workers": workers,
+            "samples": sum(samples for _, _, samples in self._drawn) or None,
+            "tf32": _allowed(lambda: matmul.allow_tf32),
+            "tf32_convolutions": _allowed(lambda: cudnn.allow_tf32),
+            "compiled": self._compiles,
+            "refused": None,
+            "measured": {"step": took, "waited": self._waited},
+        }
+
+    def _loading(self) -> tuple[float | None, int]:
+        """Seconds that one process takes for the batches of the step, and how many processes make them."""
+        if not self._drawn:
+            return None, 0
+        seen: dict[str, list[float]] = {}
+        with contextlib.suppress(OSError), open(self._order["fetches"], encoding="utf-8") as handle:
+            for line in handle:
+                with contextlib.suppress(ValueError):
+                    name, seconds = json.loads(line)
+                    seen.setdefault(name, []).append(seconds)
+        total = 0.0
+        for name, _, _ in self._drawn:
+            times = seen.get(name, [])
+            total += statistics.median(times[1:] or times or [0.0])
+        return total, max(workers for _, workers, _ in self._drawn)
+
+
+def _name(dataset: Any) -> str:
+    """A data set's name, the same in a worker."""
+    with contextlib.suppress(TypeError, NotImplementedError):
+        return f"{type(dataset).__name__} of {len(dataset)}"
+    return type(dataset).__name__
+
+
+def _allowed(ask: Callable[[], Any]) -> bool:
+    with contextlib.suppress(RuntimeError):  # the older switch is not to be read beside the newer
+        return bool(ask())
+    return False
+
+
+def _update(optimizer: Any) -> dict[str, Any]:
+    """What an optimizer's step updates."""
+    groups = optimizer.param_groups
+    parameters = [each for group in groups for each in group["params"] if each.grad is not None or each.requires_grad]
+    group = groups[0] if groups else {}
+    return {
+        "kind": type(optimizer).__name__,
+        "tensors": len(parameters),
+        "numbers": sum(each.numel() for each in parameters),
+        "bytes_each": max((each.element_size() for each in parameters), default=4),
+        "fused": bool(group.get("fused")),
+        # on a GPU that is torch's choice where nothing is said
+        "foreach": group.get("foreach") is not False and "foreach" in group,
+    }
