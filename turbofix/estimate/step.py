@@ -114,7 +114,7 @@ def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
     refused = recording.refused
     if refused is None and grouped > MOST_GROUPED * computing:
         refused = "its convolutions in groups take a large part of it, and measurements say too little of those"
-    if refused is None and host_low > computing + transfer and data < host:
+    if refused is None and host_low > computing - starts * fitted["kernel"] * 1e-6 and data < host:
         refused = "the time to start its many small kernels bounds it, and that depends on the machine's processor"
     step = None
     if refused is None:

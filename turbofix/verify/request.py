@@ -155,3 +155,6 @@ class Progress:
     total: int | None
     ended: str = ""
     output: tuple[str, ...] = ()
+
+
+OnProgress = Callable[[Progress], None]

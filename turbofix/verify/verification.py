@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from turbofix.assumptions import SCRIPT_MENDED
 from turbofix.findings import Risk
 from turbofix.verify import isolation, settle, signals, speed
 from turbofix.verify.blame import Blame
+from turbofix.verify.demands import demand_script, mentions_cuda
 from turbofix.verify.lease import Lease, scratch_folder
 from turbofix.verify.original import Elsewhere, Learned, Original
 from turbofix.verify.probe.levels import GUARD
 from turbofix.verify.recipes import Recipes
-from turbofix.verify.request import ASSUMPTION, NOTEBOOK, Progress, Request, names_of
+from turbofix.verify.request import ASSUMPTION, NOTEBOOK, OnProgress, Progress, Request, names_of
 from turbofix.verify.result import (
     DROPPED,
     FAIL,
@@ -36,12 +35,6 @@ from turbofix.verify.scratch import Scratch, trees_for
 from turbofix.verify.selection import Selected, Selection
 from turbofix.verify.settle import Settled
 
-OnProgress = Callable[[Progress], None]
-
-# files beside the script that are looked at for the word cuda
-MOST_FILES_READ = 300
-
-
 def verify(request: Request, on_progress: OnProgress | None = None) -> Verification:
     """Verify ``request``. A script that cannot be judged gives the verdict *inconclusive*, never an exception.
 
@@ -51,7 +44,7 @@ def verify(request: Request, on_progress: OnProgress | None = None) -> Verificat
     options = request.options
     request = dataclasses.replace(request, script=request.script.absolute())
     try:
-        _demand_script(request)
+        demand_script(request)
         isolation.demand(options.isolation)
     except Inconclusive as why:
         return Verification(INCONCLUSIVE, str(why), options.device or "cpu")
@@ -97,24 +90,6 @@ def _in_folders(request: Request, trees: tuple[Path, ...], cwd: Path, lease: Lea
     )
 
 
-def _demand_script(request: Request) -> None:
-    script = request.script
-    if script.is_dir():
-        raise Inconclusive(f"{script} is a folder: name the script in it that is to be run")
-    if not script.is_file():
-        raise Inconclusive(f"there is no file {script}")
-    try:
-        content = request.content(script)
-    except OSError as error:
-        raise Inconclusive(f"{script.name} cannot be read: {error.strerror}") from error
-    try:
-        compile(content, str(script), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        line = error.lineno if isinstance(error, SyntaxError) else None
-        place = request.place(script, content, line) if line else script.name
-        raise Inconclusive(f"{place} cannot be compiled: {error}") from error
-
-
 def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) -> Verification:
     options = request.options
     for stage in request.stages:
@@ -126,7 +101,7 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     cuda = child.cuda and options.device != "cpu"
     if options.device == "cuda" and not cuda:
         raise Inconclusive("--device cuda was asked for, and torch sees no CUDA device here")
-    remap = not cuda and _mentions_cuda(request)
+    remap = not cuda and mentions_cuda(request)
     original = Original(child, scratch, request, remap=remap, tell=tell)
     mending: tuple[Judgement, ...] = ()
     try:
@@ -280,13 +255,3 @@ def _losses(rows: list[dict[str, object]]) -> tuple[float, ...]:
             finite = all(math.isfinite(loss) for loss in losses)
             sums.append(math.fsum(losses) if finite else math.nan)
     return tuple(sums)
-
-
-def _mentions_cuda(request: Request) -> bool:
-    """Whether the script, a rewrite of it or a module beside it speaks of CUDA."""
-    word = re.compile(rb"cuda|torch\.accelerator|accelerator\.is_available", re.IGNORECASE)
-    contents = [content for stage in request.stages for content in stage.files.values()]
-    for path in (request.script, *sorted(request.script.parent.rglob("*.py"))[:MOST_FILES_READ]):
-        with contextlib.suppress(OSError):
-            contents.append(path.read_bytes())
-    return any(map(word.search, contents))

@@ -38,6 +38,7 @@ _WIDE = frozenset(
     """.split()  # noqa: SIM905
 )
 _HALVES = (torch.float16, torch.bfloat16)
+_HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 
 class _AsOnCuda(TorchFunctionMode):
@@ -202,7 +203,7 @@ class Tally:
         frame: Any = sys._getframe(1)
         while frame is not None:
             name = frame.f_code.co_filename
-            if name.startswith(self._own) and "site-packages" not in name:
+            if name.startswith(self._own) and "site-packages" not in name and not name.startswith(_HERE):
                 return os.path.relpath(name, self._folder), frame.f_lineno
             frame = frame.f_back
         return None

@@ -1,0 +1,137 @@
+"""What a step's time goes to, as causes that a person can do something about, the dearest first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from turbofix.estimate import clock, updates
+from turbofix.estimate.cards import Card, constants
+from turbofix.estimate.recording import CONVOLUTION, GROUPED, OTHER, PRODUCT, REDUCTION, Operation, Recording
+from turbofix.estimate.step import PAGEABLE, Estimate
+from turbofix.records import dataclass
+
+# a share of the step below which a cause is not worth a line
+LEAST = 0.03
+# keys that attention looks at from which it is bound by the memory of its weights
+LONG = 256
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What takes ``ms`` of a step (estimated, and measured where it is of data), in a sentence, and the codemods for it."""
+
+    name: str
+    ms: float
+    sentence: str
+    codemods: tuple[str, ...] = ()
+
+
+def causes(recording: Recording, card: Card, found: Estimate) -> list[Cause]:
+    """The causes of a step's time, the dearest first; what takes too little to matter is left out."""
+    total = sum(found.parts.values()) or 1.0
+    some = [*_waiting(recording, card, found), *_computing(recording, card)]
+    return sorted((each for each in some if each.ms >= LEAST * total), key=lambda each: -each.ms)
+
+
+def _waiting(recording: Recording, card: Card, found: Estimate) -> Iterator[Cause]:
+    """Time in which the GPU has nothing to do."""
+    parts = found.parts
+    if recording.loading:
+        made = f"making a step's batch takes one process {recording.loading * 1e3:.3g} ms (measured)"
+        by = f", {recording.workers} make them" if recording.workers else ", and the training waits for it"
+        yield Cause("data", parts["data"], made + by, ("loader-workers", "cache-preprocessing", "preload-dataset"))
+    waiting = [each for each in recording.copies if each.waits or not each.pinned]
+    if waiting:
+        size = sum(each.size for each in waiting) / 2**20
+        words = f"{len(waiting)} copies to the GPU ({size:.3g} MB) are not from pinned memory, or wait"
+        seconds = sum(each.size for each in waiting) / (card.link * 1e9 * PAGEABLE)
+        yield Cause("copies", seconds * 1e3, words, ("pin-memory", "non-blocking"))
+    reads = Counter(_place(each.path, each.line) for each in recording.reads)
+    if reads:
+        places = ", ".join(f"{place} ({count} times)" if count > 1 else place for place, count in reads.most_common(3))
+        # the GPU runs dry at each of them, until the host has started more
+        dry = len(recording.reads) * (constants()["read"] + _STARTED * constants()["start"]) * 1e-3
+        words = f"the host waits for the GPU {len(recording.reads)} times a step: {places}"
+        yield Cause("reads", dry, words, ("defer-item", "throttle-logging"))
+    words = f"starting {len(recording.operations)} operations takes the host longer than the GPU needs for them"
+    yield Cause("host", parts["other"], words, ("larger-batch", "compile-model", "fused-optimizer"))
+
+
+_STARTED = 4  # operations that the host is ahead of the GPU by, once it is ahead
+
+
+def _place(path: str | None, line: int | None) -> str:
+    return f"{path}:{line}" if path else "in a library"
+
+
+def _computing(recording: Recording, card: Card) -> Iterator[Cause]:
+    """Time that the GPU computes, by what could be done about it."""
+    fitted = constants()
+
+    def took(some: Sequence[Operation]) -> float:
+        return sum(clock.seconds(each, card, recording, fitted) for each in some) * 1e3
+
+    spent = sum(updates.seconds(each, card, fitted)[0] for each in recording.updates) * 1e3
+    slow = [each for each in recording.updates if not each.fused]
+    words = ", ".join(f"{each.kind} of {each.numbers / 1e6:.3g} million numbers" for each in recording.updates)
+    names = ("fused-optimizer",) if slow else ()
+    yield Cause("optimizer", spent, f"the update takes {spent:.3g} ms: {words}", (*names, "adam-8bit"))
+    attention = _attention(recording.operations)
+    yield Cause(
+        "attention",
+        took(attention),
+        f"attention is computed in {len(attention)} operations, which write all its weights to memory",
+        ("sdpa",),
+    )
+    rest = [each for each in recording.operations if each not in attention]
+    wide = [each for each in rest if each.bits == 32 and each.kind in (PRODUCT, CONVOLUTION, GROUPED)]
+    yield Cause("precision", took(wide), f"{len(wide)} products are computed in float32", ("autocast", "tf32"))
+    turned = [each for each in rest if each.turned and each not in wide]
+    turning = sum(clock.parts(each, card, recording, fitted)[2] for each in turned) * 1e3
+    yield Cause("layout", turning, f"{len(turned)} convolutions turn their layout round", ("channels-last",))
+    small = [each for each in rest if not each.flops]
+    yield Cause(
+        "pointwise",
+        took(small),
+        f"{len(small)} operations between the products read and write memory",
+        ("compile-model", "autocast") if any(each.bits == 32 for each in small) else ("compile-model",),
+    )
+    narrow = [each for each in rest if each.flops and each not in wide]
+    yield Cause("products", took(narrow), f"{len(narrow)} products in 16 bits: what the step is for")
+
+
+def _attention(operations: Sequence[Operation]) -> list[Operation]:
+    """The operations of attention that is written out: what holds as much as its weights, and the products beside it."""
+    softmaxes = [
+        each for each in operations if each.name in ("_softmax", "_softmax_backward_data") and _keys(each, operations) >= LONG
+    ]
+    if not softmaxes:
+        return []
+    # dtypes differ on the way, so that sizes are compared in numbers
+    sizes = {each.written * 8 / each.bits for each in softmaxes}
+    return [
+        each
+        for each in operations
+        if each.kind not in (OTHER,)
+        and (
+            each in softmaxes
+            or (each.written * 8 / each.bits in sizes and each.kind != REDUCTION)
+            or (each.kind == PRODUCT and each.shape[0] > 1 and any(size * each.bits / 8 in _sizes(each) for size in sizes))
+        )
+    ]
+
+
+def _sizes(operation: Operation) -> set[float]:
+    return {float(size) for _, size in (*operation.inputs, *operation.outputs)}
+
+
+def _keys(softmax: Operation, operations: Sequence[Operation]) -> int:
+    """Keys that a softmax runs over: those of a batched product of its size."""
+    numbers = softmax.written * 8 / softmax.bits
+    for each in operations:
+        if each.kind == PRODUCT and each.shape[0] > 1:
+            count, rows, columns, *_ = each.shape
+            if count * rows * columns == numbers:
+                return columns
+    return 0

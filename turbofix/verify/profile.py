@@ -1,0 +1,143 @@
+"""Where a step's time goes, on the machine that is there, and what it would be on a card that is not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any
+
+from turbofix.estimate import step
+from turbofix.estimate.cards import Card
+from turbofix.estimate.causes import Cause, causes
+from turbofix.estimate.recording import Recording
+from turbofix.estimate.step import PARTS, Estimate
+from turbofix.records import dataclass
+from turbofix.verify import speed
+from turbofix.verify.recorded import Recorder, recorder
+from turbofix.verify.request import OnProgress, Progress, Request, Stage
+from turbofix.verify.resources import processors
+from turbofix.verify.result import Inconclusive
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a codemod would bring by the estimate, on top of those before it; ``why_not`` says why that is not known."""
+
+    codemod: str
+    estimate: Estimate | None
+    why_not: str | None = None
+
+    @property
+    def gain(self) -> float:
+        """The estimated factor; 1 where there is none."""
+        return self.estimate.speedup.median if self.estimate is not None and self.estimate.speedup is not None else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"codemod": self.codemod, "estimate": self.estimate.to_json() if self.estimate else None}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where a step's time goes.
+
+    ``measured`` are the parts in milliseconds that were timed here, ``estimate`` is of a card that is not here: exactly
+    one of both says what the other parts take. ``causes`` come the dearest first.
+    """
+
+    device: str
+    recording: Recording
+    estimate: Estimate
+    causes: tuple[Cause, ...]
+    measured: Mapping[str, float] = field(default_factory=dict)
+    samples_per_second: float | None = None
+    peak_memory: int | None = None
+    advice: tuple[Advice, ...] = ()
+    whole: Estimate | None = None
+
+    @property
+    def step_ms(self) -> dict[str, float]:
+        """The parts that the total is the sum of."""
+        parts = dict(self.measured or self.estimate.parts)
+        return {name: parts.get(name, 0.0) for name in PARTS} | {"total": sum(parts.values())}
+
+    def to_json(self) -> dict[str, Any]:
+        reads = Counter((each.path, each.line) for each in self.recording.reads)
+        return {
+            "version": 1,
+            "device": self.device,
+            "step_ms": self.step_ms,
+            "bound": self.estimate.bound,
+            "syncs": [
+                {"path": path, "line": line, "per_step": count, "ms": None} for (path, line), count in reads.items()
+            ],
+            "memory_bytes": {"peak": self.peak_memory, "reserved": None},
+            "samples_per_second": self.samples_per_second,
+            "mfu": self.estimate.utilisation,
+            "causes": [
+                {"name": each.name, "ms": each.ms, "sentence": each.sentence, "codemods": list(each.codemods)}
+                for each in self.causes
+            ],
+            "estimate": self.estimate.to_json(),
+            "advice": [each.to_json() for each in self.advice],
+        }
+
+
+def profile(request: Request, card: Card, tell: OnProgress) -> Profile:
+    """Profile the script of a request, and estimate what each of its stages brings.
+
+    Raises:
+        Inconclusive: the script does not come to the end of its second step.
+    """
+    with recorder(request, tell) as runs:
+        recording = runs.record("the script as it is", {})
+        before = step.estimate(recording, card, processors())
+        found = Profile(
+            runs.device, recording, before, tuple(causes(recording, card, before)), samples_per_second=None
+        )
+        if runs.cuda:
+            found = _timed(found, runs, request, tell)
+        advice, whole = estimated(runs, request.stages, card, before)
+    return replace(found, advice=tuple(sorted(advice, key=lambda each: -each.gain)), whole=whole)
+
+
+def estimated(
+    runs: Recorder, stages: Sequence[Stage], card: Card, before: Estimate
+) -> tuple[list[Advice], Estimate | None]:
+    """What each stage brings on top of those before it, and all of them together."""
+    found: list[Advice] = []
+    last = whole = before
+    for name, files in _by_codemod(stages).items():
+        try:
+            recording = runs.record(f"with {name}", files)
+        except Inconclusive as why:
+            found.append(Advice(name, None, str(why)))
+            continue
+        now = step.estimate(recording, card, processors())
+        found.append(Advice(name, step.compared(last, now), now.refused))
+        last, whole = now, step.compared(before, now)
+    return found, whole if stages else None
+
+
+def _by_codemod(stages: Sequence[Stage]) -> dict[str, Mapping[Path, bytes]]:
+    """The program after each codemod and all before it."""
+    files: dict[Path, bytes] = {}
+    programs: dict[str, Mapping[Path, bytes]] = {}
+    for stage in stages:
+        files = {**files, **stage.files}
+        programs[stage.codemod or "the candidate"] = dict(files)
+    return programs
+
+
+def _timed(found: Profile, runs: Recorder, request: Request, tell: OnProgress) -> Profile:
+    """The profile with what a clock says on the GPU that is here."""
+    try:
+        (timed,) = speed.measure(runs.child, [{}], replace(request.options, repeats=1), tell)
+    except speed.NotTimed as why:
+        tell(Progress(f"not timed: {why}", 0, None))
+        return found
+    parts = {name: float(ms) for name, ms in timed.measured.step_ms.items() if ms is not None}
+    return replace(
+        found, measured=parts, samples_per_second=timed.measured.samples_per_second, peak_memory=timed.peak
+    )
