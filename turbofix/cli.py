@@ -23,7 +23,8 @@ from turbofix.source.files import STDIN, Source, SourceError, Workspace
 from turbofix.telling import CLEAN, FAILED, FOUND, Format, say
 
 if TYPE_CHECKING:
-    from turbofix.verify import Options, Progress, Request, Verification
+    from turbofix.estimate.cards import Card
+    from turbofix.verify import Options, Request, Verification
 
 NAMED = 4  # codemods that a line names
 
@@ -73,7 +74,7 @@ class RunningCommand(LightCommand):
         try:
             return super().parse_args(ctx, args)
         except USAGE_ERROR as error:
-            if ctx.obj is None and ("--verify" in given or self.name == "verify"):
+            if ctx.obj is None and ("--verify" in given or self.name in ("verify", "profile")):
                 belongs_to_the_script(error, str(self.name))
             raise
 
@@ -450,6 +451,51 @@ def verify(  # noqa: PLR0913
     return {"pass": CLEAN, "fail": FOUND}.get(verification.verdict, FAILED)
 
 
+@app.command(cls=RunningCommand)
+@reporting
+def profile(  # noqa: PLR0913
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The training script.")],
+    select: Select = None,
+    ignore: Ignore = None,
+    risk: MaximumRisk = None,
+    gpu: Gpu = None,
+    torch_version: TorchVersion = None,
+    timeout: Timeout = None,
+    python: Python = None,
+    device: Device = None,
+    memory: Memory = None,
+    disk: Disk = None,
+    isolation: Isolation = None,
+    keep_scratch: KeepScratch = False,
+    output_format: Annotated[VerifyFormat, typer.Option(help="How to show the result.")] = VerifyFormat.RICH,
+    output_file: OutputFile = None,
+    quiet: Quiet = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also say what each run took.")] = False,
+) -> int:
+    """Show where a training step's time goes, and what each change would bring; the script's arguments follow `--`."""
+    from turbofix.report import profile as report
+    from turbofix.verify import Inconclusive
+    from turbofix.verify import profile as profiling
+
+    chosen = choose(select, ignore, risk, gpu, torch_version)
+    options = options_of_runs(context)
+    card = card_named(gpu or "auto")
+    request = verifying.plan_profile(script, script_arguments(context), chosen, options, Workspace())
+    try:
+        found = telling.watched(
+            "profile", lambda tell: profiling.profile(request, card, tell), quiet=quiet, verbose=verbose
+        )
+    except Inconclusive as why:
+        raise NothingToVerify(f"{shown(script)} cannot be profiled: {why}") from why
+    if output_format is VerifyFormat.JSON:
+        telling.emit(report.render_json(found), output_file)
+    else:
+        color = output_file is None and telling.use_color(sys.stdout)
+        telling.emit(report.render(found, Style(telling.columns(), color)), output_file)
+    return CLEAN
+
+
 @app.command(cls=LightCommand)
 @reporting
 def explain(
@@ -532,11 +578,21 @@ def apply_verified(  # noqa: PLR0913
     return FAILED if errors else CLEAN
 
 
+def card_named(gpu: str) -> Card:
+    """The card to estimate for; ``ConfigError`` where no data sheet of it is known."""
+    from turbofix.estimate.cards import card_for, cards
+
+    card = card_for(gpu)
+    if card is None:
+        raise ConfigError(f"there is no estimate for {gpu!r}; there is one for {', '.join(cards())}")
+    return card
+
+
 def options_of_runs(context: typer.Context) -> Options:
     """How the runs are to be made: what the command line gives, and the defaults of ``Options``."""
     from turbofix.verify import Options
 
-    given = {name: context.params[name] for name in vars(Options()) if context.params[name] is not None}
+    given = {name: context.params[name] for name in vars(Options()) if context.params.get(name) is not None}
     return Options(**given | {name: int(given[name] * (1 << 30)) for name in ("memory", "disk") if name in given})
 
 
@@ -548,33 +604,10 @@ def no_verdict(reason: str, options: Options) -> Verification:
 
 
 def run_verification(request: Request, quiet: bool, verbose: bool = False) -> Verification:
-    """Verify, with a progress bar on a terminal, and elsewhere, or with ``verbose``, a line for each run."""
+    """Verify, and show how it goes."""
     from turbofix.verify import verify as run
 
-    if quiet:
-        return run(request)
-
-    def tell(progress: Progress) -> None:
-        if progress.ended:
-            lines = [f"verify: {progress.phase} … {progress.ended}"]
-            say("\n".join([*lines, *(f"  | {line}" for line in progress.output)] if verbose else lines))
-
-    if not sys.stderr.isatty():
-        return run(request, tell)
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True, redirect_stderr=True) as bars:
-        task = bars.add_task("starting", total=None)
-
-        def advance(progress: Progress) -> None:
-            bars.update(task, description=progress.phase, completed=progress.done, total=progress.total)
-            if verbose:
-                tell(progress)
-
-        return run(request, advance)
+    return telling.watched("verify", lambda tell: run(request, tell), quiet=quiet, verbose=verbose)
 
 
 # --- showing --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from turbofix import registry
 from turbofix.config import ConfigError
@@ -18,6 +18,11 @@ from turbofix.records import dataclass
 from turbofix.report import renderer
 from turbofix.report.text import Style
 from turbofix.source.files import STDIN, SourceError, Workspace, read_stdin
+
+if TYPE_CHECKING:
+    from turbofix.verify.request import OnProgress, Progress
+
+Result = TypeVar("Result")
 
 CLEAN, FOUND, FAILED = 0, 1, 2
 INTERRUPTED = 130
@@ -153,6 +158,34 @@ def emit(result: str | bytes, file: Path | None = None) -> None:
 def say(message: str) -> None:
     """A message for people, on standard error."""
     sys.stderr.write(message.rstrip("\n") + "\n")
+
+
+def watched(command: str, run: Callable[[OnProgress], Result], *, quiet: bool, verbose: bool) -> Result:
+    """What ``run`` gives, with a progress bar on a terminal, and elsewhere, or with ``verbose``, a line for each run."""
+    if quiet:
+        return run(lambda progress: None)
+
+    def tell(progress: Progress) -> None:
+        if progress.ended:
+            lines = [f"{command}: {progress.phase} … {progress.ended}"]
+            say("\n".join([*lines, *(f"  | {line}" for line in progress.output)] if verbose else lines))
+
+    if not sys.stderr.isatty():
+        return run(tell)
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True, redirect_stderr=True) as bars:
+        task = bars.add_task("starting", total=None)
+
+        def advance(progress: Progress) -> None:
+            bars.update(task, description=progress.phase, completed=progress.done, total=progress.total)
+            if verbose:
+                tell(progress)
+
+        return run(advance)
 
 
 def use_color(stream: Any) -> bool:

@@ -100,6 +100,19 @@ def plan_verification(
     return replace(Request(path, tuple(args), first, options, stages), **_as_a_script(source))
 
 
+def plan_profile(
+    script: Path, args: Sequence[str], chosen: Chosen, options: Options, workspace: Workspace
+) -> Request:
+    """What it takes to profile a script: as ``plan_verification``, and with no stages where nothing would be rewritten."""
+    from turbofix.verify import Request
+
+    try:
+        return plan_verification(script, args, chosen, options, workspace)
+    except NothingToChange:
+        path = Path(os.path.abspath(script))
+        return replace(Request(path, tuple(args), options=options), **_as_a_script(workspace.source(path)))
+
+
 def made_void(rewriting: Rewriting) -> Iterator[str]:
     """What an earlier rewrite has made void, in sentences."""
     for each in rewriting.void:

@@ -17,7 +17,6 @@ from turbofix.records import dataclass
 from turbofix.verify import speed
 from turbofix.verify.recorded import Recorder, recorder
 from turbofix.verify.request import OnProgress, Progress, Request, Stage
-from turbofix.verify.resources import processors
 from turbofix.verify.result import Inconclusive
 
 
@@ -92,7 +91,7 @@ def profile(request: Request, card: Card, tell: OnProgress) -> Profile:
     """
     with recorder(request, tell) as runs:
         recording = runs.record("the script as it is", {})
-        before = step.estimate(recording, card, processors())
+        before = step.estimate(recording, card)
         found = Profile(
             runs.device, recording, before, tuple(causes(recording, card, before)), samples_per_second=None
         )
@@ -114,7 +113,7 @@ def estimated(
         except Inconclusive as why:
             found.append(Advice(name, None, str(why)))
             continue
-        now = step.estimate(recording, card, processors())
+        now = step.estimate(recording, card)
         found.append(Advice(name, step.compared(last, now), now.refused))
         last, whole = now, step.compared(before, now)
     return found, whole if stages else None

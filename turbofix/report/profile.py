@@ -1,0 +1,75 @@
+"""Where a step's time goes: for people in ten seconds, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from turbofix.report.text import Style
+
+if TYPE_CHECKING:
+    from turbofix.estimate.step import Range
+    from turbofix.verify.profile import Profile
+
+_BOUNDS = {
+    "data": "the GPU waits for data",
+    "host": "the GPU waits for the host, which starts its operations too slowly",
+    "compute": "the GPU's arithmetic is what takes the time",
+    "memory": "the GPU's memory is what takes the time",
+    "unknown": "what takes the time is not known",
+}
+_BAR = 30  # characters
+_SEEN = 1.1  # a factor nearer to 1 is no difference that can be measured
+
+
+def render_json(profile: Profile) -> str:
+    """The JSON document of the contract."""
+    return json.dumps(profile.to_json(), indent=2, ensure_ascii=False) + "\n"
+
+
+def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (frozen)
+    """What bounds the step first, then its parts, what causes them, and what each change would bring."""
+    estimate, parts = profile.estimate, profile.step_ms
+    total = parts.pop("total")
+    lines = [style.wrap(_headline(profile), 0, f"{estimate.bound.upper()}-BOUND", "bold", "yellow"), ""]
+    for name, ms in sorted(parts.items(), key=lambda part: -part[1]):
+        if ms < 0.0005 * total:
+            continue
+        bar = style.paint("█" * max(1, round(_BAR * ms / total)), "cyan")
+        how = "measured" if profile.measured or name == "data" else f"estimated, {estimate.gpu}"
+        lines.append(f"  {name:<10}{ms:9.3f} ms {ms / total:4.0%}  {bar} {style.paint(how, 'dim')}")
+    lines.append(f"  {'a step':<10}{total:9.3f} ms")
+    if estimate.utilisation is not None:
+        words = f"{estimate.utilisation:.0%} of the card's peak in products, convolutions and attention"
+        lines += ["", style.wrap(words, 2, "MFU  ")]
+    if estimate.refused:
+        lines += ["", style.wrap(f"{estimate.refused}: take the parts as a picture, not as figures", 2, "note ")]
+    if profile.causes:
+        lines += ["", "  where it goes"]
+    for number, cause in enumerate(profile.causes, 1):
+        by = f" [{', '.join(cause.codemods)}]" if cause.codemods else ""
+        lines.append(style.wrap(f"{cause.ms:.3g} ms: {cause.sentence}{by}", 4, f"{number}.", "bold"))
+    if profile.advice:
+        lines += ["", f"  what the changes would bring, one on top of the other (estimated, {estimate.gpu})"]
+    for advice in profile.advice:
+        speedup = advice.estimate.speedup if advice.estimate else None
+        told = _factor(speedup) if speedup else f"no estimate: {advice.why_not}"
+        lines.append(style.wrap(told, 4, f"{advice.codemod:<18}"))
+    if profile.whole is not None and profile.whole.speedup is not None:
+        lines.append(style.wrap(_factor(profile.whole.speedup), 4, f"{'all of them':<18}", "bold"))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _headline(profile: Profile) -> str:
+    estimate = profile.estimate
+    words = _BOUNDS[estimate.bound]
+    if profile.measured:
+        return f"{words} (measured on {profile.device})"
+    step = f"a step takes {estimate.step_ms.in_words} ms, " if estimate.step_ms else ""
+    return f"{step}{words} (estimated on {estimate.gpu}; the time for data is measured here)"
+
+
+def _factor(speedup: Range) -> str:
+    if 1 / _SEEN < speedup.median < _SEEN:
+        return "no measurable difference"
+    return f"{speedup.in_words}×"
