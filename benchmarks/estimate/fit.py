@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.estimate.measured import SETTINGS, Setting, held_out, steps
+from benchmarks.estimate.measured import COMPILED, EAGER, SETTINGS, Setting, held_out, steps
 from benchmarks.estimate.networks import Trace
 from turbofix.estimate import clock, updates
-from turbofix.estimate.cards import Card, cards
+from turbofix.estimate.cards import Card, cards, constants
+from turbofix.estimate.compiled import joined
 from turbofix.estimate.step import MOST_GROUPED
 
 Constants = Mapping[str, float]
@@ -179,7 +180,43 @@ def fit(folder: Path, traces: Sequence[Trace]) -> dict[str, float]:
         return np.concatenate([columns.errors(constants) / NOISE, weight * (logarithms - expected) / doubt])
 
     found = least_squares(off, expected, loss="soft_l1", max_nfev=40)
-    return {name: float(value) for name, value in zip(names, np.exp(found.x), strict=True)}
+    fitted = {name: float(value) for name, value in zip(names, np.exp(found.x), strict=True)}
+    known = {**constants(), **fitted}
+    ours = [each for setting in SETTINGS if setting.fitted for each in told(measured(folder, traces, setting), known)]
+    other = told(measured(folder, traces, SETTINGS[-1]), known)
+    return {
+        **fitted,
+        **fit_compiled(folder, traces, known),
+        "spread_same": spread([each for each in ours if not held_out(each.trace.family)], known),
+        "spread_other": spread([each for each in other if not held_out(each.trace.family)], known),
+    }
+
+
+def fit_compiled(folder: Path, traces: Sequence[Trace], known: Constants) -> dict[str, float]:
+    """The two constants of a compiled program, by the families that may be fitted on, on the card that there is."""
+    before, after = (steps(folder, file, "infer") for file in (EAGER.file, COMPILED))
+    card = cards()[EAGER.card]
+    rows = []
+    for each in traces:
+        key = each.name, each.size
+        if each.mode != "infer" or held_out(each.family) or key not in before or key not in after:
+            continue
+        recording = each.recording
+        seconds = [(one, clock.parts(one, card, recording, known)) for one in joined(recording.operations)]
+        start = known["kernel"] * 1e-6
+        turning = sum(parts[2] for _, parts in seconds) / known["compiled_turning"]
+        memory = sum(max(parts[:2]) for one, parts in seconds if one.name == "compiled") * known["compiled_memory"]
+        rest = sum(max(parts[:2]) for one, parts in seconds if one.name != "compiled") + start * len(seconds)
+        eager = sum(clock.seconds(one, card, recording, known) for one in recording.operations)
+        rows.append((eager, rest, turning, memory, before[key].per_sample / after[key].per_sample))
+    eager, rest, turning, memory, ratio = np.array(rows).T
+
+    def wrong(turns: float, reached: float) -> float:
+        return float(np.median(np.abs(eager / (rest + turns * turning + memory / reached) - ratio)))
+
+    tried = [(float(turns), float(reached)) for turns in np.arange(0, 1.01, 0.05) for reached in np.arange(0.7, 1.61, 0.05)]
+    turns, reached = min(tried, key=lambda pair: wrong(*pair))
+    return {"compiled_turning": turns, "compiled_memory": reached}
 
 
 def spread(steps: Iterable[Measured], constants: Constants) -> float:

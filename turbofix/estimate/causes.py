@@ -50,15 +50,12 @@ def _waiting(recording: Recording, card: Card, found: Estimate) -> Iterator[Caus
     reads = Counter(_place(each.path, each.line) for each in recording.reads)
     if reads:
         places = ", ".join(f"{place} ({count} times)" if count > 1 else place for place, count in reads.most_common(3))
-        # the GPU runs dry at each of them, until the host has started more
-        dry = len(recording.reads) * (constants()["read"] + _STARTED * constants()["start"]) * 1e-3
         words = f"the host waits for the GPU {len(recording.reads)} times a step: {places}"
-        yield Cause("reads", dry, words, ("defer-item", "throttle-logging"))
-    words = f"starting {len(recording.operations)} operations takes the host longer than the GPU needs for them"
-    yield Cause("host", parts["other"], words, ("larger-batch", "compile-model", "fused-optimizer"))
-
-
-_STARTED = 4  # operations that the host is ahead of the GPU by, once it is ahead
+        yield Cause("reads", parts["syncs"], words, ("defer-item", "throttle-logging"))
+    # what a kernel takes to begin with counts here, and not where it computes
+    starting = parts["other"] + len(recording.operations) * constants()["kernel"] * 1e-3
+    words = f"{len(recording.operations)} operations are started, many of them too small for the GPU"
+    yield Cause("host", starting, words, ("larger-batch", "compile-model", "fused-optimizer"))
 
 
 def _place(path: str | None, line: int | None) -> str:
@@ -70,7 +67,8 @@ def _computing(recording: Recording, card: Card) -> Iterator[Cause]:
     fitted = constants()
 
     def took(some: Sequence[Operation]) -> float:
-        return sum(clock.seconds(each, card, recording, fitted) for each in some) * 1e3
+        starting = fitted["kernel"] * 1e-6 * len(some)
+        return (sum(clock.seconds(each, card, recording, fitted) for each in some) - starting) * 1e3
 
     spent = sum(updates.seconds(each, card, fitted)[0] for each in recording.updates) * 1e3
     slow = [each for each in recording.updates if not each.fused]

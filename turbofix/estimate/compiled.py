@@ -2,7 +2,7 @@
 
 Pointwise operations and reductions that follow each other are joined. What they hand to each other is neither written nor
 read; what comes from outside is read once, and what is used later is written once. Convolutions find their layout as they
-want it (inductor's ``layout_optimization``).
+want it (inductor's ``layout_optimization``), for the most part.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from turbofix.estimate.cards import constants
 from turbofix.estimate.recording import CONVOLUTION, POINTWISE, REDUCTION, Operation, Recording
 
 _JOINED = (POINTWISE, REDUCTION)
@@ -40,7 +41,7 @@ def joined(operations: Iterable[Operation]) -> list[Operation]:
             run.append(each)
         else:
             close()
-            made.append(each._replace(turned=0.0) if each.kind == CONVOLUTION else each)
+            made.append(each._replace(turned=each.turned * constants()["compiled_turning"]) if each.kind == CONVOLUTION else each)
     close()
     return made
 
@@ -55,8 +56,12 @@ def _one(run: list[Operation], uses: Counter[int]) -> Operation:
                 outside[number] = max(outside.get(number, 0), size)
         for number, size in each.outputs:
             made[number] = max(made.get(number, 0), size)
-    read = float(sum(outside.values()))
-    written = float(sum(size for number, size in made.items() if uses[number] > inner[number] or not uses[number]))
+    reached = constants()["compiled_memory"]
+    read = sum(outside.values()) / reached
+    written = (
+        sum(size for number, size in made.items() if uses[number] > inner[number] or not uses[number])
+        / reached
+    )
     kind = REDUCTION if any(each.kind == REDUCTION for each in run) else POINTWISE
     first = run[0]
     return Operation("compiled", kind, first.phase, 0.0, read, written, first.bits, (), 0.0)

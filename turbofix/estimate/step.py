@@ -25,6 +25,8 @@ DATA, HOST, COMPUTE, MEMORY, UNKNOWN = "data", "host", "compute", "memory", "unk
 PAGEABLE = 0.5
 # a share of the step from which convolutions in groups, of which the measurements say little, make it unknown
 MOST_GROUPED = 0.1
+# operations that the host starts again before the GPU has enough to do, after it has waited for it
+AHEAD = 4
 # ratios nearer to 1 than this cannot be seen
 NO_DIFFERENCE = 1.1
 
@@ -102,14 +104,14 @@ def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
     busy = max(computing + transfer, host)
     data = max(loading / workers - busy, 0.0) if workers else loading
     waits = sum(each.name in ("_local_scalar_dense", "cpu") for each in recording.reads)
-    syncs = waits * fitted["read"] * 1e-6
-    other = max(host - computing - transfer, 0.0)
+    syncs = waits * (fitted["read"] + AHEAD * fitted["start"]) * 1e-6
+    other = max(host - computing - transfer - syncs, 0.0)
     parts = {**on_gpu, "data": data, "transfer": transfer, "syncs": syncs, "other": other}
     parts = {name: parts.get(name, 0.0) * 1e3 for name in PARTS}
     total = sum(parts.values())
     fixed = data * 1e3
     widen = math.exp(fitted["spread_same" if card.name == "rtx3090" else "spread_other"])
-    bound = _bound(parts, arithmetic / computing if computing else 0.0)
+    bound = _bound(parts, starts * fitted["kernel"] * 1e-3, arithmetic / computing if computing else 0.0)
     flops = sum(each.flops for each in recording.operations)
     refused = recording.refused
     if refused is None and grouped > MOST_GROUPED * computing:
@@ -159,12 +161,12 @@ def _phases(
     return on_gpu, starts, arithmetic, grouped
 
 
-def _bound(parts: Mapping[str, float], arithmetic: float) -> str:
+def _bound(parts: Mapping[str, float], starting: float, arithmetic: float) -> str:
     total = sum(parts.values())
     if not total:
         return UNKNOWN
     if parts["data"] + parts["transfer"] > total / 2:
         return DATA
-    if parts["other"] + parts["syncs"] > total / 3:
+    if parts["other"] + parts["syncs"] + starting > total / 2:
         return HOST
     return COMPUTE if arithmetic > 0.5 else MEMORY
