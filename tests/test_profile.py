@@ -4,16 +4,82 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from commands import run
+from commands import Run, runner
 
 PLANTED = Path(__file__).with_name("planted.py")
 
 
-def profile(*arguments: str, cwd: Path | None = None) -> dict[str, object]:
-    result = run("profile", *arguments[:1], "--quiet", "--output-format", "json", *arguments[1:], cwd=cwd)
-    assert result.returncode == 0, result.stderr
-    found: dict[str, object] = json.loads(result.stdout)
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    return runner(tmp_path, monkeypatch, capfdbinary)
+
+
+def profiled(run: Run, script: Path, *arguments: str) -> dict[str, Any]:
+    options = ("--quiet", "--output-format", "json", "--device", "cpu", "--select", "sdpa")
+    ran = run("profile", script, *options, "--", *arguments)
+    assert ran.code == 0, ran.err
+    found: dict[str, Any] = json.loads(ran.out)
     return found
+
+
+@pytest.mark.parametrize(
+    ("planted", "cause", "bound"),
+    [
+        ("loading", "data", "data"),
+        ("reads", "reads", "host"),
+        ("tiny", "host", "host"),
+        ("optimizer", "optimizer", "memory"),
+        ("copies", "copies", "data"),
+        ("attention", "attention", "memory"),
+    ],
+)
+def test_the_planted_cause_comes_first(run: Run, tmp_path: Path, planted: str, cause: str, bound: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PLANTED.read_text())
+    found = profiled(run, script, planted)
+    assert found["causes"][0]["name"] == cause
+    assert found["bound"] == bound
+    *parts, total = found["step_ms"].values()
+    assert sum(parts) == pytest.approx(total)
+    if planted == "loading":
+        # sixteen items of 20 ms are a batch
+        assert found["step_ms"]["data"] == pytest.approx(320, rel=0.5)
+        assert found["estimate"]["step_ms"]["median"] == pytest.approx(total)
+        assert found["causes"][0]["codemods"][0] == "loader-workers"
+    if planted == "reads":
+        lines = script.read_text().splitlines()
+        (place,) = found["syncs"]
+        assert ".item()" in lines[place["line"] - 1]
+        assert place["per_step"] == 90  # ten for each of nine parameters
+    if planted == "attention":
+        advice = {each["codemod"]: each["estimate"] for each in found["advice"]}
+        assert advice["sdpa"]["speedup"]["low"] > 1.5
+
+
+def test_a_script_that_stops_is_told_in_a_sentence(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nraise ValueError('no data')\n")
+    ran = run("profile", "train.py")
+    assert ran.code == 2
+    assert 'error: train.py cannot be profiled: the script stopped with "ValueError: no data"' in ran.err
+    assert not ran.out
+
+
+def test_a_card_without_a_data_sheet_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    ran = run("profile", "train.py", "--gpu", "k80")
+    assert ran.code == 2
+    assert "there is no estimate for 'k80'; there is one for v100" in ran.err
+
+
+def test_what_is_read_is_plain(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PLANTED.read_text())
+    ran = run("profile", script, "--device", "cpu", "--gpu", "h100", "--select", "sdpa", "--", "copies")
+    assert ran.code == 0, ran.err
+    assert "DATA-BOUND" in ran.out and "estimated on h100" in ran.out
+    assert "1.  " in ran.out and "copies to the GPU (192 MB)" in ran.out
+    assert "[pin-memory, non-blocking]" in ran.out.replace("\n    ", " ")
+    assert "profile: the script as it is" in ran.err

@@ -110,7 +110,10 @@ class Columns:
         def of_phase(table: Mapping[str, str], missing: float) -> Any:
             ahead = np.array([constants[table[name]] if name in table else missing for name in names])[kind]
             behind = np.array(
-                [constants.get(f"{table[name]}_back", constants[table[name]]) if name in table else missing for name in names]
+                [
+                    constants.get(f"{table[name]}_back", constants[table[name]]) if name in table else missing
+                    for name in names
+                ]
             )[kind]
             return np.where(self.back, behind, ahead)
 
@@ -214,7 +217,9 @@ def fit_compiled(folder: Path, traces: Sequence[Trace], known: Constants) -> dic
     def wrong(turns: float, reached: float) -> float:
         return float(np.median(np.abs(eager / (rest + turns * turning + memory / reached) - ratio)))
 
-    tried = [(float(turns), float(reached)) for turns in np.arange(0, 1.01, 0.05) for reached in np.arange(0.7, 1.61, 0.05)]
+    tried = [
+        (float(turns), float(reached)) for turns in np.arange(0, 1.01, 0.05) for reached in np.arange(0.7, 1.61, 0.05)
+    ]
     turns, reached = min(tried, key=lambda pair: wrong(*pair))
     return {"compiled_turning": turns, "compiled_memory": reached}
 

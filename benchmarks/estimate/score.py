@@ -169,7 +169,10 @@ def mixed_ratio(folder: Path) -> tuple[list[str], list[Score]]:
             seconds = sum(found.parts.values()) * 1e-3
             rates.append(row.batch * one.per_step / seconds)
             wholes.append(abs(seconds / (row.batch * one.per_step / rate) - 1))
-            inside.append(found.step_ms is not None and found.step_ms.low <= row.batch * one.per_step / rate * 1e3 <= found.step_ms.high)
+            inside.append(
+                found.step_ms is not None
+                and found.step_ms.low <= row.batch * one.per_step / rate * 1e3 <= found.step_ms.high
+            )
         estimated, measured_ratio = rates[1] / rates[0], row.mixed / row.full
         ratios.append(abs(estimated / measured_ratio - 1))
         covered += inside
@@ -180,9 +183,21 @@ def mixed_ratio(folder: Path) -> tuple[list[str], list[Score]]:
     usual = 2.0
     constant = statistics.median(abs(usual / (row.mixed / row.full) - 1) for row in published(folder))
     sheet = statistics.median(
-        abs(cards()[row.card].half / (cards()[row.card].tf32 if row.tf32 else cards()[row.card].float32) / (row.mixed / row.full) - 1)
+        abs(
+            cards()[row.card].half
+            / (cards()[row.card].tf32 if row.tf32 else cards()[row.card].float32)
+            / (row.mixed / row.full)
+            - 1
+        )
         for row in published(folder)
     )
-    whole = Score("train, a100 and v100, full and mixed", len(wholes), 0, statistics.median(wholes), (), sum(covered) / len(covered))
+    whole = Score(
+        "train, a100 and v100, full and mixed",
+        len(wholes),
+        0,
+        statistics.median(wholes),
+        (),
+        sum(covered) / len(covered),
+    )
     ratio = Score("mixed by full precision, ratio", len(ratios), 0, statistics.median(ratios), (constant, sheet), None)
     return lines, [whole, ratio]

@@ -33,7 +33,7 @@ class Training(NamedTuple):
 def training(name: str, batch: int) -> Training:
     """The training of a row of the table, by the beginning of its name."""
     makers = {"ResNet-50": _resnet, "SSD300": _ssd, "FastPitch": _fastpitch, "Jasper": _jasper}
-    return makers[name.split(" ")[0]](batch)
+    return makers[name.split(" ", maxsplit=1)[0]](batch)
 
 
 def _classes(count: int) -> Tensor:
@@ -44,9 +44,7 @@ def _resnet(batch: int) -> Training:
     def loss(found: Tensor) -> Tensor:
         return functional.cross_entropy(found.float(), _classes(batch))
 
-    return Training(
-        timm_of().create_model("resnet50"), lambda: (torch.empty(batch, 3, 224, 224),), loss, last=True
-    )
+    return Training(timm_of().create_model("resnet50"), lambda: (torch.empty(batch, 3, 224, 224),), loss, last=True)
 
 
 class _Ssd(nn.Module):
@@ -114,7 +112,9 @@ class _Jasper(nn.Module):
         for made, kernel in blocks:
             self.blocks.append(nn.Sequential(*(layer(widths[-1] if not at else made, made, kernel) for at in range(5))))
             self.residuals.append(
-                nn.ModuleList(nn.Sequential(nn.Conv1d(each, made, 1, bias=False), nn.BatchNorm1d(made)) for each in widths)
+                nn.ModuleList(
+                    nn.Sequential(nn.Conv1d(each, made, 1, bias=False), nn.BatchNorm1d(made)) for each in widths
+                )
             )
             widths.append(made)
         self.last = nn.Sequential(layer(768, 896, 29, dilation=2), layer(896, 1024, 1), nn.Conv1d(1024, 29, 1))

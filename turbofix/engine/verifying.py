@@ -100,9 +100,7 @@ def plan_verification(
     return replace(Request(path, tuple(args), first, options, stages), **_as_a_script(source))
 
 
-def plan_profile(
-    script: Path, args: Sequence[str], chosen: Chosen, options: Options, workspace: Workspace
-) -> Request:
+def plan_profile(script: Path, args: Sequence[str], chosen: Chosen, options: Options, workspace: Workspace) -> Request:
     """What it takes to profile a script: as ``plan_verification``, and with no stages where nothing would be rewritten."""
     from turbofix.verify import Request
 

@@ -102,7 +102,9 @@ def _computing(recording: Recording, card: Card) -> Iterator[Cause]:
 def _attention(operations: Sequence[Operation]) -> list[Operation]:
     """The operations of attention that is written out: what holds as much as its weights, and the products beside it."""
     softmaxes = [
-        each for each in operations if each.name in ("_softmax", "_softmax_backward_data") and _keys(each, operations) >= LONG
+        each
+        for each in operations
+        if each.name in ("_softmax", "_softmax_backward_data") and _keys(each, operations) >= LONG
     ]
     if not softmaxes:
         return []
@@ -115,7 +117,11 @@ def _attention(operations: Sequence[Operation]) -> list[Operation]:
         and (
             each in softmaxes
             or (each.written * 8 / each.bits in sizes and each.kind != REDUCTION)
-            or (each.kind == PRODUCT and each.shape[0] > 1 and any(size * each.bits / 8 in _sizes(each) for size in sizes))
+            or (
+                each.kind == PRODUCT
+                and each.shape[0] > 1
+                and any(size * each.bits / 8 in _sizes(each) for size in sizes)
+            )
         )
     ]
 

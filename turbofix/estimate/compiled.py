@@ -41,7 +41,11 @@ def joined(operations: Iterable[Operation]) -> list[Operation]:
             run.append(each)
         else:
             close()
-            made.append(each._replace(turned=each.turned * constants()["compiled_turning"]) if each.kind == CONVOLUTION else each)
+            made.append(
+                each._replace(turned=each.turned * constants()["compiled_turning"])
+                if each.kind == CONVOLUTION
+                else each
+            )
     close()
     return made
 
@@ -58,10 +62,7 @@ def _one(run: list[Operation], uses: Counter[int]) -> Operation:
             made[number] = max(made.get(number, 0), size)
     reached = constants()["compiled_memory"]
     read = sum(outside.values()) / reached
-    written = (
-        sum(size for number, size in made.items() if uses[number] > inner[number] or not uses[number])
-        / reached
-    )
+    written = sum(size for number, size in made.items() if uses[number] > inner[number] or not uses[number]) / reached
     kind = REDUCTION if any(each.kind == REDUCTION for each in run) else POINTWISE
     first = run[0]
     return Operation("compiled", kind, first.phase, 0.0, read, written, first.bits, (), 0.0)

@@ -92,9 +92,7 @@ def profile(request: Request, card: Card, tell: OnProgress) -> Profile:
     with recorder(request, tell) as runs:
         recording = runs.record("the script as it is", {})
         before = step.estimate(recording, card)
-        found = Profile(
-            runs.device, recording, before, tuple(causes(recording, card, before)), samples_per_second=None
-        )
+        found = Profile(runs.device, recording, before, tuple(causes(recording, card, before)), samples_per_second=None)
         if runs.cuda:
             found = _timed(found, runs, request, tell)
         advice, whole = estimated(runs, request.stages, card, before)
@@ -137,6 +135,4 @@ def _timed(found: Profile, runs: Recorder, request: Request, tell: OnProgress) -
         tell(Progress(f"not timed: {why}", 0, None))
         return found
     parts = {name: float(ms) for name, ms in timed.measured.step_ms.items() if ms is not None}
-    return replace(
-        found, measured=parts, samples_per_second=timed.measured.samples_per_second, peak_memory=timed.peak
-    )
+    return replace(found, measured=parts, samples_per_second=timed.measured.samples_per_second, peak_memory=timed.peak)

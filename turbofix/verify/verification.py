@@ -35,6 +35,7 @@ from turbofix.verify.scratch import Scratch, trees_for
 from turbofix.verify.selection import Selected, Selection
 from turbofix.verify.settle import Settled
 
+
 def verify(request: Request, on_progress: OnProgress | None = None) -> Verification:
     """Verify ``request``. A script that cannot be judged gives the verdict *inconclusive*, never an exception.
 

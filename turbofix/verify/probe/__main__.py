@@ -107,7 +107,18 @@ def _import_torch() -> None:
     # what every optimizer imports when it is made
     with contextlib.suppress(ImportError):
         importlib.import_module("torch._dynamo")
-    for name in ("run", "ahead", "coverage", "cuda_on_cpu", "monitors", "patience", "record", "shorten", "speed", "tally"):
+    for name in (
+        "run",
+        "ahead",
+        "coverage",
+        "cuda_on_cpu",
+        "monitors",
+        "patience",
+        "record",
+        "shorten",
+        "speed",
+        "tally",
+    ):
         _module(name)
 
 

@@ -42,10 +42,21 @@ _REDUCTIONS = frozenset(
     """.split()  # noqa: SIM905
 )
 # read twice where they train: statistics first, and then what is made of them
-_NORMALISING = frozenset({"native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "_batch_norm_with_update"})
-_PLACES = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "addbmm": (1, 2), "_addmm_activation": (1, 2)}
+_NORMALISING = frozenset(
+    {"native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "_batch_norm_with_update"}
+)
+_PLACES = {
+    "mm": (0, 1),
+    "bmm": (0, 1),
+    "addmm": (1, 2),
+    "baddbmm": (1, 2),
+    "addbmm": (1, 2),
+    "_addmm_activation": (1, 2),
+}
 _CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_backward"})
-_RECURRENT = frozenset({"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"})
+_RECURRENT = frozenset(
+    {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
+)
 
 _Mode: Any = dispatch.TorchDispatchMode  # untyped in torch
 
@@ -105,7 +116,9 @@ class Operations(_Mode):  # type: ignore[misc]
     def _touched(self, tensor: Tensor) -> tuple[int, int]:
         """The number of a tensor's memory, and how many bytes of it are touched: what is expanded lies there once."""
         size = tensor.element_size()
-        for length, stride in zip(tensor.shape, tensor.stride(), strict=False) if tensor.layout is torch.strided else ():
+        for length, stride in (
+            zip(tensor.shape, tensor.stride(), strict=False) if tensor.layout is torch.strided else ()
+        ):
             size *= length if stride else 1
         if tensor.layout is not torch.strided:
             return -1, tensor.numel() * tensor.element_size()
@@ -125,7 +138,9 @@ def _bits(tensors: Iterable[Tensor]) -> int:
     return 32
 
 
-def _work(name: str, func: Any, args: Any, given: list[Tensor], made: list[Tensor]) -> tuple[str, float, list[int], float]:
+def _work(
+    name: str, func: Any, args: Any, given: list[Tensor], made: list[Tensor]
+) -> tuple[str, float, list[int], float]:
     """An operation's kind, its FLOPs, its shape as a product, and the bytes whose layout is turned round."""
     if name in _PLACES:
         left, right = (args[place] for place in _PLACES[name])
