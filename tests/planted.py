@@ -49,8 +49,8 @@ if PLANTED != "loading":
 pictures = torch.zeros(64, 3, 512, 512)
 for _ in range(2):
     for tokens in loader:
-        tokens = tokens.to(device)
-        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        given = tokens.to(device)
+        loss = nn.functional.cross_entropy(model(given).flatten(0, 1), given.flatten())
         if PLANTED == "copies":
             loss = loss + 0 * pictures.to(device).mean()
         optimizer.zero_grad()

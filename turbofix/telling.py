@@ -161,7 +161,7 @@ def say(message: str) -> None:
 
 
 def watched(command: str, run: Callable[[OnProgress], Result], *, quiet: bool, verbose: bool) -> Result:
-    """What ``run`` gives, with a progress bar on a terminal, and elsewhere, or with ``verbose``, a line for each run."""
+    """What ``run`` gives, with a progress bar on a terminal; elsewhere, or with ``verbose``, a line for each run."""
     if quiet:
         return run(lambda progress: None)
 

@@ -33,9 +33,8 @@ def main() -> None:
     lines, scores = score.mixed_ratio(given.measured)
     for each in scores:
         print(each.row)
-    print(
-        "\n| training | full | estimated | mixed | estimated | ratio | estimated |\n| --- | --- | --- | --- | --- | --- | --- |"
-    )
+    print("\n| training | full | estimated | mixed | estimated | ratio | estimated |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     print("\n".join(lines))
 
 

@@ -14,6 +14,7 @@ from benchmarks.estimate.networks import Trace
 from turbofix.estimate import clock, updates
 from turbofix.estimate.cards import Card, cards, constants
 from turbofix.estimate.compiled import joined
+from turbofix.estimate.recording import ATTENTION, CONVOLUTION, DEPTHWISE, GROUPED
 from turbofix.estimate.step import MOST_GROUPED
 
 Constants = Mapping[str, float]
@@ -70,7 +71,7 @@ class Columns:
 
     def __init__(self, steps: Sequence[Measured]) -> None:
         self.steps = steps
-        self.operations = [[each for each in step.trace.recording.operations] for step in steps]
+        self.operations = [step.trace.recording.operations for step in steps]
         counts = [len(each) for each in self.operations]
         self.starts = np.cumsum([0, *counts[:-1]])
         flat = [each for some in self.operations for each in some]
@@ -82,7 +83,7 @@ class Columns:
         self.flops = np.array([each.flops for each in flat])
         last = np.repeat([step.last for step in steps], counts)
         self.turned = np.where(last, 0.0, np.array([each.turned for each in flat]))
-        card = np.repeat(np.arange(len(steps)), counts)
+        card = [at for at, count in enumerate(counts) for _ in range(count)]
         self.bandwidth = np.array([step.card.bandwidth * 1e9 for step in steps])[card]
         self.float32 = np.array([step.card.float32 * 1e12 for step in steps])[card]
         recordings = [step.trace.recording for step in steps]
@@ -95,10 +96,10 @@ class Columns:
         shapes = [each.shape or (0, 0, 0, 0, 0) for each in flat]
         self.columns, self.channels = (np.array([shape[at] for shape in shapes]) for at in (2, 3))
         known = np.array([bool(each.shape) for each in flat])
-        self.odd = known & (self.kind != kinds.index(clock.ATTENTION))
+        self.odd = known & (self.kind != kinds.index(ATTENTION))
         self.odd &= (self.columns % clock.ALIGNED != 0) | (self.channels % clock.ALIGNED != 0)
         self.last = last
-        self.turns = np.isin(self.kind, [kinds.index(clock.CONVOLUTION), kinds.index(clock.GROUPED)])
+        self.turns = np.isin(self.kind, [kinds.index(CONVOLUTION), kinds.index(GROUPED)])
         self.counts = np.array(counts)
         self.measured = np.array([step.seconds for step in steps])
         self.optimizing = [[(each, step.card) for each in step.trace.recording.updates] for step in steps]
@@ -108,24 +109,19 @@ class Columns:
         kind, names = self.kind, self.names
 
         def of_phase(table: Mapping[str, str], missing: float) -> Any:
-            ahead = np.array([constants[table[name]] if name in table else missing for name in names])[kind]
-            behind = np.array(
-                [
-                    constants.get(f"{table[name]}_back", constants[table[name]]) if name in table else missing
-                    for name in names
-                ]
-            )[kind]
-            return np.where(self.back, behind, ahead)
+            ahead = {name: constants[table[name]] if name in table else missing for name in names}
+            behind = {name: constants.get(f"{table.get(name)}_back", ahead[name]) for name in names}
+            return np.where(self.back, np.array(list(behind.values()))[kind], np.array(list(ahead.values()))[kind])
 
         reached = of_phase(clock._ARITHMETIC, 1.0)
-        grouped = kind == names.index(clock.GROUPED)
+        grouped = kind == names.index(GROUPED)
         share = np.minimum(1.0, np.minimum(self.columns, self.channels) / constants["group"])
         share = share * np.where(self.last, constants["grouped_last"], 1.0)
         reached = reached * np.where(grouped, share, 1.0) * np.where(self.odd, constants["odd"], 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             arithmetic = self.flops / (self.peak * reached) * (1.0 + self.waves * constants["wave"])
         arithmetic = np.where(self.flops > 0, arithmetic, 0.0)
-        depthwise = kind == names.index(clock.DEPTHWISE)
+        depthwise = kind == names.index(DEPTHWISE)
         arithmetic = np.where(depthwise, self.flops / (self.float32 * constants["depthwise"]), arithmetic)
         memory = self.moved / (self.bandwidth * of_phase(clock._MEMORY, 1.0))
         turning = np.where(self.turns, self.turned, 0.0) * constants["turning"] / (self.bandwidth * constants["memory"])
@@ -139,11 +135,11 @@ class Columns:
         return total + [sum(updates.seconds(*each, constants)[0] for each in some) for some in self.optimizing]
 
     def grouped(self, constants: Constants) -> Any:
-        """The share of each step that says nothing of the rest: convolutions in groups, large ones channel by channel."""
+        """The share of each step that the measurements say little of: convolutions in groups, and large depthwise ones."""
         arithmetic, memory, turning = self.parts(constants)
         times = np.maximum(arithmetic, memory) + turning
-        doubtful = (self.kind == self.names.index(clock.GROUPED)) | (
-            (self.kind == self.names.index(clock.DEPTHWISE)) & (arithmetic > memory)
+        doubtful = (self.kind == self.names.index(GROUPED)) | (
+            (self.kind == self.names.index(DEPTHWISE)) & (arithmetic > memory)
         )
         return np.add.reduceat(np.where(doubtful, times, 0.0), self.starts) / np.add.reduceat(times, self.starts)
 
@@ -161,38 +157,51 @@ def told(steps: Sequence[Measured], constants: Constants) -> list[Measured]:
 
 
 def fit(folder: Path, traces: Sequence[Trace]) -> dict[str, float]:
-    """The constants that suit the measured families best, each near what is expected of it."""
-    from scipy.optimize import least_squares
+    """The constants that suit the measured families best, each near what is expected of it, and how far they are off.
 
-    names = list(PRIORS)
-    start = {name: value for name, (value, _) in PRIORS.items()}
-    chosen = [
-        each
+    How far is seen of families that a fit of the others has not seen.
+    """
+    chosen = {
+        setting: [each for each in measured(folder, traces, setting) if not held_out(each.trace.family)]
         for setting in SETTINGS
-        if setting.fitted
-        for each in measured(folder, traces, setting)
-        if not held_out(each.trace.family)
-    ]
-    columns = Columns(told(chosen, start))
-    expected = np.log([start[name] for name in names])
-    doubt = np.array([PRIORS[name][1] for name in names])
-    weight = math.sqrt(len(columns.steps) * WEIGHT / len(names))
-
-    def off(logarithms: Any) -> Any:
-        constants = dict(zip(names, np.exp(logarithms), strict=True))
-        return np.concatenate([columns.errors(constants) / NOISE, weight * (logarithms - expected) / doubt])
-
-    found = least_squares(off, expected, loss="soft_l1", max_nfev=40)
-    fitted = {name: float(value) for name, value in zip(names, np.exp(found.x), strict=True)}
+    }
+    start = {name: value for name, (value, _) in PRIORS.items()}
+    ours = [told(some, start) for setting, some in chosen.items() if setting.fitted]
+    fitted = _fitted(ours)
+    partly = {**constants(), **_fitted([[each for each in some if _first_half(each)] for some in ours])}
+    rest = [each for some in ours for each in some if not _first_half(each)]
     known = {**constants(), **fitted}
-    ours = [each for setting in SETTINGS if setting.fitted for each in told(measured(folder, traces, setting), known)]
-    other = told(measured(folder, traces, SETTINGS[-1]), known)
     return {
         **fitted,
         **fit_compiled(folder, traces, known),
-        "spread_same": spread([each for each in ours if not held_out(each.trace.family)], known),
-        "spread_other": spread([each for each in other if not held_out(each.trace.family)], known),
+        "spread_same": spread(rest, partly),
+        "spread_other": spread(told(chosen[SETTINGS[-1]], known), known),
     }
+
+
+def _first_half(one: Measured) -> bool:
+    return held_out(f"{one.trace.family}, again")
+
+
+def _fitted(settings: Iterable[Sequence[Measured]]) -> dict[str, float]:
+    """The constants by the steps of some settings, each of which counts alike."""
+    from scipy.optimize import least_squares
+
+    names = list(PRIORS)
+    settings = [some for some in settings if some]
+    columns = Columns([each for some in settings for each in some])
+    total = len(columns.steps)
+    share = np.concatenate([np.full(len(some), math.sqrt(total / (len(settings) * len(some)))) for some in settings])
+    expected = np.log([PRIORS[name][0] for name in names])
+    doubt = np.array([PRIORS[name][1] for name in names])
+    weight = math.sqrt(total * WEIGHT / len(names))
+
+    def off(logarithms: Any) -> Any:
+        known = dict(zip(names, np.exp(logarithms), strict=True))
+        return np.concatenate([share * columns.errors(known) / NOISE, weight * (logarithms - expected) / doubt])
+
+    found = least_squares(off, expected, loss="soft_l1", max_nfev=40)
+    return {name: float(value) for name, value in zip(names, np.exp(found.x), strict=True)}
 
 
 def fit_compiled(folder: Path, traces: Sequence[Trace], known: Constants) -> dict[str, float]:
@@ -201,8 +210,10 @@ def fit_compiled(folder: Path, traces: Sequence[Trace], known: Constants) -> dic
     card = cards()[EAGER.card]
     rows = []
     for each in traces:
+        if each.mode != "infer" or held_out(each.family):
+            continue
         key = each.name, each.size
-        if each.mode != "infer" or held_out(each.family) or key not in before or key not in after:
+        if key not in before or key not in after or not told([Measured(each, card, False, 1.0)], known):
             continue
         recording = each.recording
         seconds = [(one, clock.parts(one, card, recording, known)) for one in joined(recording.operations)]
@@ -217,9 +228,7 @@ def fit_compiled(folder: Path, traces: Sequence[Trace], known: Constants) -> dic
     def wrong(turns: float, reached: float) -> float:
         return float(np.median(np.abs(eager / (rest + turns * turning + memory / reached) - ratio)))
 
-    tried = [
-        (float(turns), float(reached)) for turns in np.arange(0, 1.01, 0.05) for reached in np.arange(0.7, 1.61, 0.05)
-    ]
+    tried = [(float(a), float(b)) for a in np.arange(0, 1.01, 0.05) for b in np.arange(0.7, 1.61, 0.05)]
     turns, reached = min(tried, key=lambda pair: wrong(*pair))
     return {"compiled_turning": turns, "compiled_memory": reached}
 

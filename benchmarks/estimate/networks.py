@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.estimate import measured
-from turbofix.estimate.recording import Operation, Recording, Update
+from turbofix.estimate.recording import Recording, Update, operation_of
 from turbofix.verify.probe import operations, tally
 
 MOST_SECONDS = 60
@@ -36,10 +36,7 @@ class Trace(NamedTuple):
     @property
     def recording(self) -> Recording:
         """As the estimate reads it; the parameters are updated by SGD, one by one, as timm's benchmark does it."""
-        made = tuple(
-            Operation(*row[:7], tuple(row[7]), row[8], tuple(row[9]), tuple(row[10]))  # type: ignore[arg-type]
-            for row in self.rows
-        )
+        made = tuple(map(operation_of, self.rows))
         numbers = self.parameters if self.mode == "train" else []
         updates = (Update("SGD", len(numbers), sum(numbers), 4, False, False),) if numbers else ()
         return Recording(made, updates, samples=self.batch, tf32=True)
@@ -55,14 +52,15 @@ def trace(
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         _make_fake(model, mode)
         given = inputs()
-        with recorder, as_on_cuda, torch.autocast("cpu", dtype=torch.float16, enabled=mixed):
-            with torch.set_grad_enabled(loss is not None):
-                found = model(*given)
-                result = loss(found) if loss is not None else None
+        lowered = torch.autocast("cpu", dtype=torch.float16, enabled=mixed)
+        with recorder, as_on_cuda, lowered, torch.set_grad_enabled(loss is not None):
+            found = model(*given)
+            result = loss(found) if loss is not None else None
         if result is not None:
             recorder.phase = "backward"
             with recorder:
-                result.backward()
+                backward: Any = result.backward
+                backward()
     return recorder.rows, [each.numel() for each in model.parameters() if each.requires_grad]
 
 

@@ -17,14 +17,14 @@ from benchmarks.estimate.measured import COMPILED, EAGER, SETTINGS, held_out, pu
 from benchmarks.estimate.networks import Trace
 from turbofix.estimate import step
 from turbofix.estimate.cards import cards, constants
-from turbofix.estimate.recording import Operation, Recording, Update
+from turbofix.estimate.recording import Recording, Update, operation_of
 
 
 class Score(NamedTuple):
     """Median errors of the estimate and of the guesses; ``covered`` is the share within the range."""
 
     what: str
-    count: int
+    steps: int
     refused: int
     error: float
     guesses: tuple[float, ...]
@@ -34,7 +34,7 @@ class Score(NamedTuple):
     def row(self) -> str:
         guesses = " | ".join(f"{each:.3f}" for each in self.guesses)
         covered = f"{self.covered:.2f}" if self.covered is not None else "–"
-        return f"| {self.what} | {self.count} | {self.refused} | {self.error:.3f} | {guesses} | {covered} |"
+        return f"| {self.what} | {self.steps} | {self.refused} | {self.error:.3f} | {guesses} | {covered} |"
 
 
 HEAD = (
@@ -160,7 +160,7 @@ def mixed_ratio(folder: Path) -> tuple[list[str], list[Score]]:
             one = trainings.training(row.model, row.batch)
             rows, numbers = networks.trace(one.model, one.inputs, one.loss, mixed=mixed)
             recording = Recording(
-                tuple(Operation(*each[:7], tuple(each[7]), each[8], tuple(each[9]), tuple(each[10])) for each in rows),  # type: ignore[arg-type]
+                tuple(map(operation_of, rows)),
                 (Update("AdamW", len(numbers), sum(numbers), 4, False, True),),
                 tf32=row.tf32,
                 tf32_convolutions=row.tf32,
@@ -169,10 +169,8 @@ def mixed_ratio(folder: Path) -> tuple[list[str], list[Score]]:
             seconds = sum(found.parts.values()) * 1e-3
             rates.append(row.batch * one.per_step / seconds)
             wholes.append(abs(seconds / (row.batch * one.per_step / rate) - 1))
-            inside.append(
-                found.step_ms is not None
-                and found.step_ms.low <= row.batch * one.per_step / rate * 1e3 <= found.step_ms.high
-            )
+            measured_ms = row.batch * one.per_step / rate * 1e3
+            inside.append(found.step_ms is not None and found.step_ms.low <= measured_ms <= found.step_ms.high)
         estimated, measured_ratio = rates[1] / rates[0], row.mixed / row.full
         ratios.append(abs(estimated / measured_ratio - 1))
         covered += inside
@@ -182,22 +180,11 @@ def mixed_ratio(folder: Path) -> tuple[list[str], list[Score]]:
         )
     usual = 2.0
     constant = statistics.median(abs(usual / (row.mixed / row.full) - 1) for row in published(folder))
+    full = {row: cards()[row.card].tf32 if row.tf32 else cards()[row.card].float32 for row in published(folder)}
     sheet = statistics.median(
-        abs(
-            cards()[row.card].half
-            / (cards()[row.card].tf32 if row.tf32 else cards()[row.card].float32)
-            / (row.mixed / row.full)
-            - 1
-        )
-        for row in published(folder)
+        abs(cards()[row.card].half / rate / (row.mixed / row.full) - 1) for row, rate in full.items()
     )
-    whole = Score(
-        "train, a100 and v100, full and mixed",
-        len(wholes),
-        0,
-        statistics.median(wholes),
-        (),
-        sum(covered) / len(covered),
-    )
+    share = sum(covered) / len(covered)
+    whole = Score("train, a100 and v100, full and mixed", len(wholes), 0, statistics.median(wholes), (), share)
     ratio = Score("mixed by full precision, ratio", len(ratios), 0, statistics.median(ratios), (constant, sheet), None)
     return lines, [whole, ratio]

@@ -21,7 +21,7 @@ FRAMES, LETTERS = 566, 100
 
 
 class Training(NamedTuple):
-    """A model, what it is given, its loss; ``last`` says channels-last, ``per_step`` what is counted in a batch of one."""
+    """A model, its inputs and loss; ``last`` says channels-last, ``per_step`` what is counted in a batch of one."""
 
     model: nn.Module
     inputs: Callable[[], tuple[Any, ...]]
@@ -111,11 +111,8 @@ class _Jasper(nn.Module):
         widths = [256]
         for made, kernel in blocks:
             self.blocks.append(nn.Sequential(*(layer(widths[-1] if not at else made, made, kernel) for at in range(5))))
-            self.residuals.append(
-                nn.ModuleList(
-                    nn.Sequential(nn.Conv1d(each, made, 1, bias=False), nn.BatchNorm1d(made)) for each in widths
-                )
-            )
+            ways = (nn.Sequential(nn.Conv1d(each, made, 1, bias=False), nn.BatchNorm1d(made)) for each in widths)
+            self.residuals.append(nn.ModuleList(ways))
             widths.append(made)
         self.last = nn.Sequential(layer(768, 896, 29, dilation=2), layer(896, 1024, 1), nn.Conv1d(1024, 29, 1))
 
@@ -123,7 +120,8 @@ class _Jasper(nn.Module):
         seen = [self.first(sound)]
         for block, residuals in zip(self.blocks, self.residuals, strict=True):
             made = block(seen[-1])
-            for each, residual in zip(seen, residuals, strict=True):  # type: ignore[call-overload]
+            ways: Any = residuals
+            for each, residual in zip(seen, ways, strict=True):
                 made = made + residual(each)
             seen.append(made)
         found: Tensor = self.last(seen[-1])
@@ -169,7 +167,8 @@ class _FastPitch(nn.Module):
     def forward(self, letters: Tensor, places: Tensor) -> tuple[Tensor, list[Tensor]]:
         read = self.encoder(self.letters(letters))
         guesses = []
-        for first, second, last in self.predictors:  # type: ignore[misc]
+        predictors: Any = self.predictors
+        for first, second, last in predictors:
             made = functional.relu(second(functional.relu(first(read.transpose(1, 2)))))
             guesses.append(last(made.transpose(1, 2)))
         stretched = read.gather(1, places[..., None].expand(-1, -1, 384))

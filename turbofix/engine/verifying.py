@@ -101,7 +101,7 @@ def plan_verification(
 
 
 def plan_profile(script: Path, args: Sequence[str], chosen: Chosen, options: Options, workspace: Workspace) -> Request:
-    """What it takes to profile a script: as ``plan_verification``, and with no stages where nothing would be rewritten."""
+    """What it takes to profile a script: as ``plan_verification``, with no stages where nothing would be rewritten."""
     from turbofix.verify import Request
 
     try:

@@ -49,10 +49,7 @@ def _rows(name: str) -> list[list[str]]:
 @cache
 def cards() -> dict[str, Card]:
     """All cards, by name."""
-    return {
-        row[0]: Card(row[0], row[1], *map(float, row[2:9]), row[9])  # type: ignore[arg-type]
-        for row in _rows("cards.tsv")
-    }
+    return {row[0]: Card._make([*row[:2], *map(float, row[2:9]), row[9]]) for row in _rows("cards.tsv")}
 
 
 def card_for(gpu: str) -> Card | None:

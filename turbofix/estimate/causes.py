@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from turbofix.estimate import clock, updates
 from turbofix.estimate.cards import Card, constants
-from turbofix.estimate.recording import CONVOLUTION, GROUPED, OTHER, PRODUCT, REDUCTION, Operation, Recording
+from turbofix.estimate.recording import CONVOLUTION, GROUPED, POINTWISE, PRODUCT, Operation, Recording
 from turbofix.estimate.step import PAGEABLE, Estimate
 from turbofix.records import dataclass
 
@@ -19,7 +19,7 @@ LONG = 256
 
 @dataclass(frozen=True)
 class Cause:
-    """What takes ``ms`` of a step (estimated, and measured where it is of data), in a sentence, and the codemods for it."""
+    """What takes ``ms`` of a step (estimated; of data, measured), in a sentence, and the codemods for it."""
 
     name: str
     ms: float
@@ -100,39 +100,31 @@ def _computing(recording: Recording, card: Card) -> Iterator[Cause]:
 
 
 def _attention(operations: Sequence[Operation]) -> list[Operation]:
-    """The operations of attention that is written out: what holds as much as its weights, and the products beside it."""
+    """The operations of attention that is written out: those on as many numbers as its weights are."""
     softmaxes = [
         each
         for each in operations
         if each.name in ("_softmax", "_softmax_backward_data") and _keys(each, operations) >= LONG
     ]
-    if not softmaxes:
-        return []
-    # dtypes differ on the way, so that sizes are compared in numbers
-    sizes = {each.written * 8 / each.bits for each in softmaxes}
-    return [
-        each
-        for each in operations
-        if each.kind not in (OTHER,)
-        and (
-            each in softmaxes
-            or (each.written * 8 / each.bits in sizes and each.kind != REDUCTION)
-            or (
-                each.kind == PRODUCT
-                and each.shape[0] > 1
-                and any(size * each.bits / 8 in _sizes(each) for size in sizes)
-            )
-        )
-    ]
+    # precisions differ on the way, so that sizes are compared in numbers
+    weights = {_numbers(each, each.written) for each in softmaxes}
+
+    def takes_part(each: Operation) -> bool:
+        if each.kind == PRODUCT:
+            sizes = {_numbers(each, size) for _, size in (*each.inputs, *each.outputs)}
+            return each.shape[0] > 1 and not weights.isdisjoint(sizes)
+        return each in softmaxes or (each.kind == POINTWISE and _numbers(each, each.written) in weights)
+
+    return [each for each in operations if takes_part(each)] if softmaxes else []
 
 
-def _sizes(operation: Operation) -> set[float]:
-    return {float(size) for _, size in (*operation.inputs, *operation.outputs)}
+def _numbers(operation: Operation, size: float) -> float:
+    return size * 8 / operation.bits
 
 
 def _keys(softmax: Operation, operations: Sequence[Operation]) -> int:
     """Keys that a softmax runs over: those of a batched product of its size."""
-    numbers = softmax.written * 8 / softmax.bits
+    numbers = _numbers(softmax, softmax.written)
     for each in operations:
         if each.kind == PRODUCT and each.shape[0] > 1:
             count, rows, columns, *_ = each.shape

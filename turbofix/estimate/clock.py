@@ -59,9 +59,8 @@ def parts(
 ) -> tuple[float, float, float]:
     """The seconds of an operation's arithmetic, of its memory, and of turning its layout round."""
     bandwidth = card.bandwidth * 1e9
-    memory = (operation.read + operation.written) / (
-        bandwidth * _of_phase(_MEMORY[operation.kind], operation, constants)
-    )
+    reached = _of_phase(_MEMORY[operation.kind], operation, constants)
+    memory = (operation.read + operation.written) / (bandwidth * reached)
     arithmetic = turning = 0.0
     if operation.kind in _ARITHMETIC and operation.flops:
         reached = _of_phase(_ARITHMETIC[operation.kind], operation, constants) * _filled(operation, constants)

@@ -1,8 +1,8 @@
 """A recording as ``torch.compile`` would run it: what lies between two products becomes few kernels.
 
-Pointwise operations and reductions that follow each other are joined. What they hand to each other is neither written nor
-read; what comes from outside is read once, and what is used later is written once. Convolutions find their layout as they
-want it (inductor's ``layout_optimization``), for the most part.
+Pointwise operations and reductions that follow each other are joined. What they hand to each other is neither written
+nor read; what comes from outside is read once, and what is used later is written once. Convolutions find their layout
+as they want it (inductor's ``layout_optimization``), for the most part.
 """
 
 from __future__ import annotations
@@ -41,11 +41,8 @@ def joined(operations: Iterable[Operation]) -> list[Operation]:
             run.append(each)
         else:
             close()
-            made.append(
-                each._replace(turned=each.turned * constants()["compiled_turning"])
-                if each.kind == CONVOLUTION
-                else each
-            )
+            turned = each.turned * (constants()["compiled_turning"] if each.kind == CONVOLUTION else 1.0)
+            made.append(each._replace(turned=turned))
     close()
     return made
 

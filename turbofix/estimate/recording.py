@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -15,9 +15,10 @@ POINTWISE, REDUCTION, OTHER = "pointwise", "reduction", "other"
 class Operation(NamedTuple):
     """One operation of torch (aten), in the order of the step.
 
-    ``read`` and ``written`` are bytes, ``bits`` those of the numbers that it computes with, ``shape`` that of a
-    product (how many, rows, columns, channels that are summed over, size of the kernel). ``turned`` are the bytes that a convolution in channels-first has to
-    turn round for the tensor cores. ``inputs`` and ``outputs`` are pairs of a memory's number and the bytes of it.
+    ``read`` and ``written`` are bytes, ``bits`` those of the numbers that it computes with, ``shape`` that of a product
+    (how many, rows, columns, channels that are summed over, size of the kernel). ``turned`` are the bytes that a
+    convolution in channels-first has to turn round for the tensor cores. ``inputs`` and ``outputs`` are pairs of a
+    memory's number and the bytes of it.
     """
 
     name: str
@@ -82,14 +83,17 @@ class Recording:
     measured: Mapping[str, float] = field(default_factory=dict)
 
 
+def operation_of(row: Sequence[Any]) -> Operation:
+    """The operation of a row that the probe wrote."""
+    shape, turned, inputs, outputs = row[7:]
+    return Operation._make([*row[:7], tuple(shape), turned, tuple(map(tuple, inputs)), tuple(map(tuple, outputs))])
+
+
 def recording_of(log: Mapping[str, Any]) -> Recording:
     """The recording in a run's log."""
     step = log["step"]
     return Recording(
-        tuple(
-            Operation(*row[:9], tuple(map(tuple, row[9])), tuple(map(tuple, row[10])))  # type: ignore[arg-type]
-            for row in step["rows"]
-        ),
+        tuple(map(operation_of, step["rows"])),
         tuple(Update(**each) for each in step["updates"]),
         tuple(Copy(*each) for each in step["copies"]),
         tuple(Read(name, *(place or (None, None))) for name, place in step["reads"]),

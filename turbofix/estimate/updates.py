@@ -13,7 +13,7 @@ from turbofix.estimate.recording import Update
 
 
 class Passes(NamedTuple):
-    """Of a step: operations and passes over memory (a tensor read or written), unfused; and passes of the fused kernel."""
+    """Operations of a step and passes over memory (a tensor read or written), and the passes of the fused kernel."""
 
     operations: int
     passes: int

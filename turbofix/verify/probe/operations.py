@@ -58,15 +58,17 @@ _RECURRENT = frozenset(
     {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
 )
 
+_weak: Any = StorageWeakRef  # untyped in torch
 _Mode: Any = dispatch.TorchDispatchMode  # untyped in torch
 
 Row = list[Any]
 """``[name, kind, phase, flops, bytes read, bytes written, bits, shape, turned, inputs, outputs]``.
 
-``bits`` are those of a number that is computed with (16, 32, 64). ``shape`` is that of a product: how many there are, the
-rows, the columns, the channels that are summed over, and the size of the kernel (a convolution is taken as the product
-that it amounts to); empty for what is none. ``turned`` are the bytes that a convolution in channels-first has to turn
-round where the tensor cores are used. ``inputs`` and ``outputs`` are pairs of a memory's number and the bytes of it that are touched.
+``bits`` are those of a number that is computed with (16, 32, 64). ``shape`` is that of a product: how many there are,
+the rows, the columns, the channels that are summed over, and the size of the kernel (a convolution is taken as the
+product that it amounts to); empty for what is none. ``turned`` are the bytes that a convolution in channels-first has
+to turn round where the tensor cores are used. ``inputs`` and ``outputs`` are pairs of a memory's number and the bytes of
+it that are touched.
 """
 
 
@@ -116,13 +118,11 @@ class Operations(_Mode):  # type: ignore[misc]
     def _touched(self, tensor: Tensor) -> tuple[int, int]:
         """The number of a tensor's memory, and how many bytes of it are touched: what is expanded lies there once."""
         size = tensor.element_size()
-        for length, stride in (
-            zip(tensor.shape, tensor.stride(), strict=False) if tensor.layout is torch.strided else ()
-        ):
-            size *= length if stride else 1
         if tensor.layout is not torch.strided:
-            return -1, tensor.numel() * tensor.element_size()
-        reference = StorageWeakRef(tensor.untyped_storage())
+            return -1, tensor.numel() * size
+        for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+            size *= length if stride else 1
+        reference = _weak(tensor.untyped_storage())
         number = self._numbers.get(reference.cdata)
         if number is None:
             number = self._numbers[reference.cdata] = len(self._alive)
