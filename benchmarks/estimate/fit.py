@@ -135,7 +135,7 @@ class Columns:
         return total + [sum(updates.seconds(*each, constants)[0] for each in some) for some in self.optimizing]
 
     def grouped(self, constants: Constants) -> Any:
-        """The share of each step that the measurements say little of: convolutions in groups, and large depthwise ones."""
+        """The share of each step that is not told of: convolutions in groups, and large depthwise ones."""
         arithmetic, memory, turning = self.parts(constants)
         times = np.maximum(arithmetic, memory) + turning
         doubtful = (self.kind == self.names.index(GROUPED)) | (
@@ -205,7 +205,7 @@ def _fitted(settings: Iterable[Sequence[Measured]]) -> dict[str, float]:
 
 
 def fit_compiled(folder: Path, traces: Sequence[Trace], known: Constants) -> dict[str, float]:
-    """The two constants of a compiled program, by the families that may be fitted on, on the card that there is."""
+    """The two constants of a compiled program, on the one card that there is, and how far a ratio of two is off."""
     before, after = (steps(folder, file, "infer") for file in (EAGER.file, COMPILED))
     card = cards()[EAGER.card]
     rows = []
@@ -230,7 +230,9 @@ def fit_compiled(folder: Path, traces: Sequence[Trace], known: Constants) -> dic
 
     tried = [(float(a), float(b)) for a in np.arange(0, 1.01, 0.05) for b in np.arange(0.7, 1.61, 0.05)]
     turns, reached = min(tried, key=lambda pair: wrong(*pair))
-    return {"compiled_turning": turns, "compiled_memory": reached}
+    found = np.log(eager / (rest + turns * turning + memory / reached))
+    off = np.abs(found - np.log(ratio)) / np.minimum(np.abs(found) / math.log(2), 1.0)
+    return {"compiled_turning": turns, "compiled_memory": reached, "spread_ratio": float(np.quantile(off, 0.8))}
 
 
 def spread(steps: Iterable[Measured], constants: Constants) -> float:

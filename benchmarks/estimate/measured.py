@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Setting(NamedTuple):
-    """One published file: ``mode`` is train or infer, ``last`` channels-last, ``fitted`` whether it may be fitted on."""
+    """One published file: ``mode`` is train or infer, ``last`` channels-last; it may be ``fitted`` on."""
 
     mode: str
     last: bool

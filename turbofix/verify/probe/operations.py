@@ -67,8 +67,8 @@ Row = list[Any]
 ``bits`` are those of a number that is computed with (16, 32, 64). ``shape`` is that of a product: how many there are,
 the rows, the columns, the channels that are summed over, and the size of the kernel (a convolution is taken as the
 product that it amounts to); empty for what is none. ``turned`` are the bytes that a convolution in channels-first has
-to turn round where the tensor cores are used. ``inputs`` and ``outputs`` are pairs of a memory's number and the bytes of
-it that are touched.
+to turn round where the tensor cores are used. ``inputs`` and ``outputs`` are pairs of a memory's number and the bytes
+of it that are touched.
 """
 
 
