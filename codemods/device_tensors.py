@@ -21,6 +21,8 @@ Use instead
     What is copied is followed back through names and functions to the calls that fill memory of the host. A function
     that returns it gets a parameter ``device=None``.
     Where ``if use_cuda:`` decides over the copy, it chooses: ``device="cuda" if use_cuda else "cpu"``.
+    A number is copied, too, where it is told the device: ``torch.tensor(0.5, device=device)`` becomes
+    ``torch.full((), 0.5, device=device)``.
 
 When refused
     Nothing is said of set-up code. It is refused

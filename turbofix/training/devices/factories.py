@@ -95,6 +95,8 @@ def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> 
     for event in events:
         if (event.kind == "transfer" and event.name in ("to", "cuda")) or event.name == "Tensor.type_as":
             made = _creation(analysis, event, loop)
+        elif event.kind == "call" and event.name in ("torch.tensor", "torch.as_tensor"):
+            made = _of_a_number(analysis, event, loop)
         else:
             continue
         known = found.get(event.node, made)
@@ -200,6 +202,34 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creatio
     )
 
 
+def _of_a_number(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creation | None:
+    """``torch.tensor(0.5, device=device)`` copies the number; ``torch.full((), 0.5, device=device)`` does not."""
+    node, frame, arguments = event.node, analysis.flow.frame_at(event.control), event.arguments
+    if not isinstance(node, ast.Call) or frame is None or arguments is None or arguments.open or arguments.star:
+        return None
+    told, making = arguments.keywords.get("device"), _Making(analysis, frame, node)
+    if told is None or told.node is None or len(node.args) != 1 or not arguments.keywords.keys() <= {"device", "dtype"}:
+        return None
+    shape, number = "()", node.args[0]
+    if isinstance(number, (ast.List, ast.Tuple)) and len(number.elts) == 1:
+        shape, number = "(1,)", number.elts[0]
+    if isinstance(number, ast.Starred) or not making.is_number(number):
+        return None
+    text = partial(analysis.facts.places.text, module=event.module)
+    others = [f"{each.arg}={text(each.value)}" for each in node.keywords]
+    site = analysis.facts.site(event)
+    return Creation(
+        site=site,
+        moved=None,
+        calls=(Made(site, "tensor", f"{{torch.full}}({', '.join((shape, text(number), *others))})"),),
+        to=analysis.devices.of_transfer(event),
+        guard=_guard(analysis, event, loop),
+        switch=switch_of(analysis, event),
+        kept=_is_kept(analysis.facts.places.statement(node, event.module)),
+        unsure="unknown" in {device_of(each)[1] for each in members(told.value)},
+    )
+
+
 @dataclass(eq=False)
 class _Call:
     """A call that fills memory of the host; where it cannot be told a device, how torch says it that can."""
@@ -286,9 +316,11 @@ class _Making:
         plain = (Const, Option, Host, Computed, External)
         return told or (bool(sizes) and all(isinstance(each, plain) or is_number(each) for each in sizes))
 
-    def _is_number(self, node: ast.expr) -> bool:
+    def is_number(self, node: ast.expr) -> bool:
         """Whether it is one number, whatever it is called with."""
         held = members(self.frame.values.get(node))
+        if _is_literal(node) or (isinstance(node, ast.Call) and dotted(node.func) in ("float", "int", "len")):
+            return True
         return bool(held) and all(
             is_number(each) or type(getattr(each, "value", None)) in (int, float) for each in held
         )
@@ -429,7 +461,7 @@ class _Making:
             written = f"{{{function}}}({', '.join((*arguments, *more, 'device={device}'))})"
             return _Call(node, self.frame, name, given, written)
 
-        if name in ("tensor", "as_tensor") and only is not None and (_is_literal(only) or self._is_number(only)):
+        if name in ("tensor", "as_tensor") and only is not None and self.is_number(only):
             return told("torch.full", "()", text(only), *(text(each) for each in node.keywords))
         if typed:
             return None
