@@ -23,6 +23,10 @@ Use instead
     find their tensors on the device and do nothing. A loop that reads its batches on the host gets them there. Windows
     that are stacked one by one (``torch.stack([data[i : i + n] for i in starts])``) become one indexing of the data.
 
+    A batch that an agent draws out of its memory (``zip(*random.sample(self.memory, size))``) is put together item by
+    item, too. ``Columns``, a class that is put into the file, keeps each part of the items in an array, and draws the
+    same ones: out of a ``deque`` of a length, or a list in which the oldest item is replaced.
+
     Pictures of a data set of torchvision's that are cropped and mirrored by chance (``RandomCrop``,
     ``RandomHorizontalFlip``, ``RandomVerticalFlip``) are made once, with the border that they are cropped out of.
     Classes that are put into the file take the place of these transforms: they draw for each picture of a batch.
@@ -33,6 +37,8 @@ When refused
     chance (files and texts: see ``cache-preprocessing``).
     Of what is drawn by chance, pictures that are cropped and mirrored are taken, where their transforms stand in a list
     beside the loader and nothing else reads them: other random transforms are named.
+    A memory is left alone where its class does more with it than to add items, to count and to draw them, or where what
+    it gives is stacked as tensors.
     It is refused where the data change with their items, where a loader is built anew in every round, where its
     ``collate_fn`` does more than to stack, and where texts are among the items.
 
@@ -50,7 +56,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import SAME_FORMULA, SAME_ITEMS
+from turbofix.assumptions import ALIKE_ITEMS, SAME_FORMULA, SAME_ITEMS
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Worth
@@ -60,13 +66,14 @@ from turbofix.training.model import Preload, TrainingProgram
 from ._listed import made_at_once
 from ._loaders import ONCE, called, is_in_the_way, is_read_once, unfollowed
 from ._once import ROOM, take_whole
+from ._replayed import replayed
 
 codemod = Codemod(
     __name__,
     group="data",
     risk=Risk.EXACT,
     known_as=("data on the GPU", "TensorDataset"),
-    assumes=(SAME_ITEMS, SAME_FORMULA),
+    assumes=(SAME_ITEMS, SAME_FORMULA, ALIKE_ITEMS),
     worth=Worth.HIGH,
 )
 
@@ -75,6 +82,7 @@ codemod = Codemod(
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
     yield from made_at_once(codemod, program)
+    yield from replayed(codemod, program)
     for preload in program.preloads:
         loader = program.loader(preload.loader)
         if loader is None or preload.heavy:
