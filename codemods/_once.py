@@ -229,7 +229,7 @@ def put_columns(edit: Edit, above: Site) -> str:
         "",
         "    def sample(self, count):",
         "        first = self.added - len(self)",
-        f"        chosen = [(first + each) % self.size for each in {sample}(range(len(self)), count)]",
+        f"        chosen = (first + {asarray}({sample}(range(len(self)), count))) % self.size",
         "        return [",
         f"            part[chosen] if isinstance(part, {kinds}) else {array}([part[each] for each in chosen])",
         "            for part in self.parts",

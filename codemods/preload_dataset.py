@@ -49,7 +49,8 @@ Risk
     the second comes in another order.
 
 Measured
-    Not measured in isolation.
+    Data sets were not measured in isolation. A batch of 256 out of an agent's memory, of two states of 24 numbers and
+    three numbers beside them, took a CPU 0.2 ms instead of 0.4 ms (``np.array``) or 1.3 ms (``np.stack``).
 """
 
 from __future__ import annotations
