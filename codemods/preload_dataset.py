@@ -79,6 +79,9 @@ codemod = Codemod(
 )
 
 
+PREPARED = "its items are made of files or texts: `cache-preprocessing` tells whether they can be kept"
+
+
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
@@ -109,7 +112,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its batches anew"
-            why = unfollowed(program, loader)
+            prepared = any(each.loader == loader.site for each in program.preloads)
+            why = PREPARED if prepared else unfollowed(program, loader)
             yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
 
 

@@ -123,3 +123,15 @@ list(DataLoader(list(range(8)), 2, sampler=range(8), generator=Generator(), num_
 print(workers, batches)
 """
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[1] []\n"
+
+
+def test_what_is_made_of_files_is_left_to_another_codemod() -> None:
+    data = (
+        'from torchvision import datasets, transforms\nshape = transforms.ToTensor()\ndata = datasets.ImageFolder("x", '
+    )
+    text = PROGRAM.format(data=f"{data}transform=shape)\nloader = DataLoader(data, batch_size=16, shuffle=True)")
+    both = [each for each in registry.load() if each.name in ("preload-dataset", "cache-preprocessing")]
+    report = pipeline.analyze(ENTRY, MemoryWorkspace({ENTRY: text}), both, Target())
+    said = {each.codemod: each.why_not or "" for each in report.findings}
+    assert said["preload-dataset"].startswith("its items are made of files or texts: `cache-preprocessing` tells")
+    assert not said["cache-preprocessing"]
