@@ -14,6 +14,7 @@ from turbofix.findings import Risk
 from turbofix.training.model import Target
 
 TRAINING = """\
+import numpy as np
 import torch
 from torch import nn
 
@@ -23,6 +24,8 @@ data = torch.utils.data.TensorDataset(torch.randn(5000, 32), torch.randint(0, 4,
 loader = torch.utils.data.DataLoader(data, batch_size=256)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 weights = {{"a": 2.0}}
+table = np.arange(30.0)
+largest = max(table) * 2
 scale = torch.tensor(3.0, device=device)  # once
 for epoch in range(30):
     for step, (x, y) in enumerate(loader):
@@ -52,6 +55,9 @@ for epoch in range(30):
         ),
         # what may be more than a number, or a number of numpy's, which has another type
         ("torch.tensor(data.scale, device=device)", None),
+        ("torch.tensor(max(table), device=device)", None),
+        ("torch.tensor(largest, device=device)", None),
+        ("torch.tensor(sum([1, len(y)]), device=device)", "torch.full((), sum([1, len(y)]), device=device)"),
         ("torch.tensor([1.0, 2.0], device=device)", None),
         ("torch.tensor(1.0, device=device, requires_grad=True)", None),
     ],

@@ -321,9 +321,23 @@ class _Making:
         held = members(self.frame.values.get(node))
         if _is_literal(node) or (isinstance(node, ast.Call) and dotted(node.func) in ("float", "int", "len")):
             return True
-        return bool(held) and all(
-            is_number(each) or type(getattr(each, "value", None)) in (int, float) for each in held
-        )
+        known = all(is_number(each) or type(getattr(each, "value", None)) in (int, float) for each in held)
+        return bool(held) and known and not self._is_numpys(node)
+
+    def _is_numpys(self, node: ast.AST, depth: int = 2) -> bool:
+        """Whether a number may be of numpy's, with a type of its own: the sum or the largest of what is not known."""
+        if isinstance(node, ast.Name) and depth:
+            definitions = (each for each, reads in readers(self._scope(node)).items() if node in reads)
+            given = (self.analysis.facts.places.statement(each, self.frame.module) for each in definitions)
+            values = (getattr(each, "value", None) for each in given if isinstance(each, (ast.Assign, ast.AugAssign)))
+            return any(self._is_numpys(each, depth - 1) for each in values if each is not None)
+        calls = (each for each in walk(node) if isinstance(each, ast.Call))
+        sums = (each for each in calls if dotted(each.func) in ("sum", "max", "min", "pow"))
+        values = (self.frame.values.get(one) for each in sums for one in each.args)
+        return any(isinstance(one, Opaque) for each in values for one in flatten(each, 1))
+
+    def _scope(self, node: ast.AST) -> ast.AST:
+        return self.analysis.facts.places.scope(node, self.frame.module)
 
     def _call(self, node: ast.Call) -> bool:
         made = [each for each in self._events(node) if each.kind in ("call", "cast", "transfer")]
