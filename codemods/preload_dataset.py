@@ -31,6 +31,9 @@ Use instead
     ``RandomHorizontalFlip``, ``RandomVerticalFlip``) are made once, with the border that they are cropped out of.
     Classes that are put into the file take the place of these transforms: they draw for each picture of a batch.
 
+    A loader of nothing but numbers, right in the loop that indexes tensors by them (``DataLoader(range(n), 65536,
+    shuffle=True)``), is handed to ``numbered``, which cuts the same batches out of one tensor.
+
 When refused
     It speaks of data that are read in several epochs: a ``TensorDataset``, pairs in a list, torchvision's small sets,
     columns that ``datasets`` gives as tensors, a class of the script whose items read no files and draw nothing by
@@ -66,6 +69,7 @@ from turbofix.training.model import Preload, TrainingProgram
 
 from ._listed import made_at_once
 from ._loaders import ONCE, called, is_in_the_way, is_read_once, unfollowed
+from ._numbered import of_numbers
 from ._once import ROOM, take_whole
 from ._replayed import replayed
 
@@ -87,6 +91,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
     yield from made_at_once(codemod, program)
     yield from replayed(codemod, program)
+    numbered = {each.site: each for each in of_numbers(codemod, program)}
+    yield from numbered.values()
     for preload in program.preloads:
         loader = program.loader(preload.loader)
         if loader is None or preload.heavy:
@@ -108,7 +114,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.offer(
             loader.site, message, why, plan=preload, risk=risk, evidence=seen, assumes=(SAME_ITEMS,), worth=worth
         )
-    told = {each.loader for each in program.preloads if not each.heavy}
+    told = {*numbered, *(each.loader for each in program.preloads if not each.heavy)}
     for loader in program.loaders:
         if loader.role in ("training", "both") and loader.site not in told:
             message = f"each pass over {called(loader)} makes its batches anew"
