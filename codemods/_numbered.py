@@ -80,14 +80,22 @@ def counted(page: Page, loader: Loader) -> Site | None:
 def put_numbered(edit: Edit, above: Site) -> str:
     """Define the function that cuts the batches of a loader of numbers out of one tensor, and return its name."""
     name = edit.free_name("numbered", above)
-    empty, tensor, whole = (edit.name(f"torch.{each}", above) for each in ("empty", "tensor", "int64"))
+    empty, whole, count, draw, seeded = (
+        edit.name(f"torch.{each}", above) for each in ("empty", "int64", "arange", "randperm", "Generator")
+    )
+    shuffles = edit.name("torch.utils.data.RandomSampler", above)
+    seed = f"{empty}((), dtype={whole}).random_()"
     put_above(
         edit,
         above,
         f"def {name}(loader):",
         '    """The batches of a loader of numbers, in its order, cut out of one tensor."""',
-        f"    {empty}((), dtype={whole}).random_()  # as the loader draws a seed for its workers",
-        f"    return {tensor}(list(loader.sampler), dtype={whole}).split(loader.batch_size)[: len(loader)]",
+        f"    {seed}  # as the loader draws one for its workers",
+        f"    if isinstance(loader.sampler, {shuffles}):",
+        f"        order = {draw}(len(loader.dataset), generator={seeded}().manual_seed({seed}.item()))",
+        "    else:",
+        f"        order = {count}(len(loader.dataset))",
+        "    return order.split(loader.batch_size)[: len(loader)]",
         below=True,
     )
     return name

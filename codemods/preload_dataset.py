@@ -53,7 +53,8 @@ Risk
 
 Measured
     Data sets were not measured in isolation. A batch of 256 out of an agent's memory, of two states of 24 numbers and
-    three numbers beside them, took a CPU 0.2 ms instead of 0.4 ms (``np.array``) or 1.3 ms (``np.stack``).
+    three numbers beside them, took a CPU 0.2 ms instead of 0.4 ms (``np.array``) or 1.3 ms (``np.stack``). The batches
+    of 200,000 numbers, 1024 each, took a busy one 0.03 s instead of 0.5 s.
 """
 
 from __future__ import annotations
