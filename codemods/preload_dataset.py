@@ -70,9 +70,8 @@ from turbofix.training.model import Preload, TrainingProgram
 
 from ._listed import made_at_once
 from ._loaders import ONCE, called, is_in_the_way, is_read_once, unfollowed
-from ._numbered import of_numbers
 from ._once import ROOM, take_whole
-from ._replayed import replayed
+from ._replayed import of_numbers, replayed
 
 codemod = Codemod(
     __name__,

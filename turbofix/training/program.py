@@ -20,9 +20,11 @@ from turbofix.source.names import dotted
 from turbofix.source.site import Site, tell_apart
 from turbofix.training.checkpoints import run
 from turbofix.training.data.loaders import loaders, with_use
+from turbofix.training.data.numbered import numbered
 from turbofix.training.data.paddings import paddings
 from turbofix.training.data.preloading import preloads
 from turbofix.training.data.rebuilt import rebuilts
+from turbofix.training.data.remembered import remembered
 from turbofix.training.data.same_items import same_items
 from turbofix.training.devices.chosen import held_back
 from turbofix.training.devices.factories import creations_in_passes
@@ -123,6 +125,8 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         steps=steps,
         evaluations=evaluations,
         loaders=read,
+        remembered=remembered(analysis) if trains and names_cuda else (),
+        numbered=numbered(analysis) if trains else {},
         preloads=preloads(analysis, read, steps, framework) if trains else (),
         optimizers=made,
         models=with_compiling(analysis, known_models, steps) if _may_compile(framework, known_models) else known_models,

@@ -21,6 +21,7 @@ from turbofix.training.model.data import Loader as Loader
 from turbofix.training.model.data import Padding as Padding
 from turbofix.training.model.data import Preload as Preload
 from turbofix.training.model.data import Rebuilt as Rebuilt
+from turbofix.training.model.data import Remembered as Remembered
 from turbofix.training.model.data import SameItems as SameItems
 from turbofix.training.model.data import Sizes as Sizes
 from turbofix.training.model.devices import Chore as Chore
