@@ -25,6 +25,7 @@ Use instead
     ``torch.full((), 0.5, device=device)``.
     An array or list of the host by which a step indexes several tensors on the GPU (``chosen = order[start:end]``,
     ``for chosen in BatchSampler(...)``) is copied there once: ``torch.as_tensor(chosen, device=states.device)``.
+    What is made in an index (``logits[torch.arange(n), labels]``) is made where the tensor lies.
 
 When refused
     Nothing is said of set-up code. It is refused

@@ -94,3 +94,37 @@ def test_an_index_is_copied_once(loop: str, becomes: str, second: str) -> None:
 def test_what_is_no_index_alone_is_left(loop: str, second: str) -> None:
     text = TRAINING.format(loop=loop, second=second)
     assert rewritten(text) == text
+
+
+WHOLE = "for chosen in torch.arange(64, device=device).split(16):\n        n = len(chosen)"
+
+
+@pytest.mark.parametrize(
+    ("made", "becomes"),
+    [
+        ("torch.arange(n)", "torch.arange(n, device=returns.device)"),
+        ("torch.arange(n)[:, None]", "torch.arange(n, device=returns.device)[:, None]"),
+        ("torch.arange(0, n).unsqueeze(1).long()", "torch.arange(0, n, device=returns.device).unsqueeze(1).long()"),
+        ("torch.ones(64, dtype=torch.bool)", "torch.ones(64, dtype=torch.bool, device=returns.device)"),
+        ("torch.arange(n, device=device)", None),
+        ("torch.arange(n).tolist()", None),
+        ("torch.arange(n).min()", None),
+    ],
+)
+def test_an_index_that_is_made_in_its_place_is_made_on_the_device(made: str, becomes: str | None) -> None:
+    text = TRAINING.format(loop=WHOLE, second=f"returns[chosen] * returns[{made}, 0].mean()")
+    after = rewritten(text)
+    assert after.split() == text.replace(made, becomes or made).split()  # (a long line is broken)
+    before: dict[str, list[float]] = {}
+    exec(compile(text, "train.py", "exec"), before)
+    then: dict[str, list[float]] = {}
+    exec(compile(after, "train.py", "exec"), then)
+    assert before["losses"] == then["losses"]
+
+
+def test_what_an_index_draws_there_is_another_draw() -> None:
+    text = TRAINING.format(loop=WHOLE, second="returns[torch.randint(0, 4, (n,))]")
+    (codemod,) = (each for each in registry.load() if each.name == "device-tensors")
+    (found,) = pipeline.analyze(ENTRY, MemoryWorkspace({ENTRY: text}), [codemod], Target()).findings
+    assert (found.fixable, found.risk) == (True, Risk.EQUIVALENT)
+    assert rewritten(text) == text

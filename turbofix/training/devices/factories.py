@@ -108,10 +108,9 @@ def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> 
 _PASSES = frozenset(("forward", "training_step", "compute_loss"))
 
 
-def creations_in_passes(analysis: Analysis) -> tuple[Creation, ...]:
-    """Such expressions in what a framework's trainer runs for each batch."""
-    passing = [each for each in analysis.facts.of("transfer", "call") if _pass_of(analysis, each) is not None]
-    return creations(analysis, passing, None)
+def in_passes(analysis: Analysis) -> list[Event]:
+    """The copies and calls in what a framework's trainer runs for each batch."""
+    return [each for each in analysis.facts.of("transfer", "call") if _pass_of(analysis, each) is not None]
 
 
 def _pass_of(analysis: Analysis, event: Event) -> ast.AST | None:
@@ -227,6 +226,29 @@ def _of_a_number(analysis: Analysis, event: Event, loop: ast.AST | None) -> Crea
         switch=switch_of(analysis, event),
         kept=_is_kept(analysis.facts.places.statement(node, event.module)),
         unsure="unknown" in {device_of(each)[1] for each in members(told.value)},
+    )
+
+
+def makes_there(event: Event) -> bool:
+    """Whether a call fills memory of the host, and could be told a device."""
+    name, given = event.name.rpartition(".")[2], event.arguments
+    plain = given is not None and not given.open and not given.keywords.keys() & {"generator", "requires_grad"}
+    return event.name == f"torch.{name}" and name in _FACTORIES and plain and _takes_device(name, given)  # type: ignore[arg-type]
+
+
+def made_there(analysis: Analysis, event: Event, loop: ast.AST | None, to: Placement) -> Creation:
+    """Such a call, told where."""
+    name, site = event.name.rpartition(".")[2], analysis.facts.site(event)
+    return Creation(
+        site=site,
+        moved=None,
+        calls=(Made(site, name),),
+        to=to,
+        device=to.text,
+        draws=name in _DRAWN,
+        rounds=event.arguments is not None and _rounds(name, event.arguments),
+        guard=_guard(analysis, event, loop),
+        switch=switch_of(analysis, event),
     )
 
 

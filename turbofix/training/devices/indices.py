@@ -1,4 +1,4 @@
-"""What a step indexes several tensors on the GPU by, and lies on the host: each indexing copies it there, and waits."""
+"""What indexes tensors on the GPU, and lies on the host: each indexing copies it there, and waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from turbofix.domain.values import Made, Opaque, Tensor, Value, members
 from turbofix.source.names import dotted, stores
 from turbofix.source.nodes import walk
 from turbofix.source.places import LOOPS
-from turbofix.training.model import HostIndex, Placement
+from turbofix.training.devices.factories import made_there, makes_there
+from turbofix.training.model import Creation, HostIndex, Placement
 
 _DRAWN = {"numpy.random.permutation": 1, "numpy.random.choice": 2, "numpy.random.randint": 2}
 """What draws an array, with so many arguments at least: with fewer some draw a number."""
@@ -104,3 +105,41 @@ def _is_known_at(analysis: Analysis, frame: Frame, scope: ast.AST, node: ast.exp
     loops = [each for each in around if isinstance(each, LOOPS)]
     text = dotted(node)
     return text is not None and not any(to == text for loop in loops[:1] for to, _ in stores(loop))
+
+
+_SHAPING = frozenset(("unsqueeze", "view", "reshape", "expand", "repeat", "flatten", "long", "t"))
+
+
+def made_to_index(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> tuple[Creation, ...]:
+    """``logits[torch.arange(n), labels]``: what is made on the host, in the index of a tensor on the GPU."""
+    found: dict[ast.AST, Creation] = {}
+    for event in events:
+        made = [isinstance(each, Tensor) and each.device == "cpu" for each in members(event.result)]
+        if event.kind == "call" and makes_there(event) and made and all(made) and event.node not in found:
+            creation = _in_an_index(analysis, event, loop)
+            found.update({event.node: creation} if creation is not None else {})
+    return tuple(sorted(found.values(), key=lambda each: each.site))
+
+
+def _in_an_index(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creation | None:
+    places, module, frame = analysis.facts.places, event.module, analysis.flow.frame_at(event.control)
+    node: ast.AST | None = event.node
+    above = places.parent(event.node, module)
+    while above is not None and not (isinstance(above, ast.Subscript) and above.slice is node):
+        if isinstance(above, ast.Attribute):
+            called = places.parent(above, module)
+            shapes = isinstance(called, ast.Call) and called.func is above and above.attr in _SHAPING
+            above = called if shapes else None
+        elif isinstance(above, ast.Subscript):
+            cut = [above.slice] if not isinstance(above.slice, ast.Tuple) else above.slice.elts
+            above = above if all(isinstance(each, (ast.Slice, ast.Constant)) for each in cut) else None
+        elif not isinstance(above, ast.Tuple):
+            above = None
+        node, above = above, places.parent(above, module) if above is not None else None
+    text = dotted(above.value) if isinstance(above, ast.Subscript) else None
+    held = members(frame.values.get(above.value)) if frame is not None and isinstance(above, ast.Subscript) else ()
+    there = [each.device for each in held if isinstance(each, Tensor) and each.device in ("cuda", "conditional")]
+    if text is None or not held or len(there) < len(held):
+        return None
+    to = Placement("cuda" if {*there} == {"cuda"} else "conditional", f"{text}.device", "device")
+    return made_there(analysis, event, loop, to)
