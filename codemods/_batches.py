@@ -55,7 +55,7 @@ SETS_RATE = regex(
 """What gives an optimizer another learning rate than its argument: a schedule's own, a line, a group's."""
 
 FAR = 16
-BY_RULE = f"in proportion for SGD up to {FAR} times, else with the square root"
+BY_RULE = f"in proportion for SGD alone up to {FAR} times, else with the square root"
 OTHER_RATE = f"the learning rate has to grow with them ({BY_RULE})"
 UNMEASURED = f"a run tells whether they fill the GPU: if twice as many take hardly longer, take them; {OTHER_RATE}"
 
@@ -188,8 +188,10 @@ def written(argument: Argument) -> tuple[tuple[object, Site], ...]:
 
 
 def rates_of(program: TrainingProgram, steps: list[Step], factor: float) -> list[Rate]:
-    """The learning rates that grow with a batch: all that the steps go by, or none."""
-    stepped, found = {site for step in steps for site in step.optimizers}, set()
+    """The learning rates that grow with a batch: all that the steps go by, or none. One that several optimizers are
+    given grows as the most careful of them wants."""
+    stepped: set[Site] = {site for step in steps for site in step.optimizers}
+    found: dict[Site, tuple[float, str]] = {}
     if says(program, SETS_RATE):
         return []
     for each in (one for one in program.optimizers if one.site in stepped or not steps):
@@ -199,8 +201,10 @@ def rates_of(program: TrainingProgram, steps: list[Step], factor: float) -> list
         grown = raised(rate, factor if name == "SGD" and factor <= FAR else factor**0.5)
         if not grown:
             return []
-        found.update(grown)
-    return sorted(found)
+        for rate_at, old, new in grown:
+            _, least = found.get(rate_at, (old, new))
+            found[rate_at] = old, min(least, new, key=float)
+    return sorted((site, *rate) for site, rate in found.items())
 
 
 def raised(rate: Argument, factor: float) -> list[Rate]:

@@ -1,4 +1,5 @@
-"""Functions put into a file: one keeps what another one gives, and one makes the items of a loader once."""
+"""What is put into a file: a function that keeps what another one gives, one that makes the items of a loader once, and
+a memory of items in arrays."""
 
 from __future__ import annotations
 
@@ -182,5 +183,56 @@ def put_remembered(edit: Edit, above: Site, *, pictures: bool) -> str:
         "        return item",
         "",
         "    return remember",
+    )
+    return name
+
+
+def put_columns(edit: Edit, above: Site) -> str:
+    """Define the class of such memories, and return its name."""
+    name = edit.free_name("Columns", above)
+    array, asarray, empty = (edit.name(f"numpy.{each}", above) for each in ("array", "asarray", "empty"))
+    promote, kinds = edit.name("numpy.promote_types", above), edit.name("numpy.ndarray", above)
+    sample = edit.name("random.sample", above)
+    put_above(
+        edit,
+        above,
+        f"class {name}:",
+        '    """The last items that were added: each of their parts in an array, out of which batches are taken."""',
+        "",
+        "    def __init__(self, size):",
+        "        self.size, self.added, self.parts = int(size), 0, []",
+        "",
+        "    def __len__(self):",
+        "        return min(self.added, self.size)",
+        "",
+        "    def append(self, item):",
+        "        self.added += 1",
+        "        if item is not None:",
+        "            self[(self.added - 1) % self.size] = item",
+        "",
+        "    def __setitem__(self, place, item):",
+        "        if not self.parts:",
+        f"            self.parts = [self.column({asarray}(part)) for part in item]",
+        "        for number, part in enumerate(item):",
+        "            kept = self.parts[number]",
+        f"            if isinstance(kept, {kinds}):",
+        f"                part = {asarray}(part)",
+        "                if kept.shape[1:] != part.shape:",
+        '                    raise ValueError(f"part {number} of an item has another shape than before")',
+        "                if kept.dtype != part.dtype:",
+        f"                    kept = self.parts[number] = kept.astype({promote}(kept.dtype, part.dtype))",
+        "            kept[place] = part",
+        "",
+        "    def column(self, part):  # what is large is kept as it is",
+        "        large = part.nbytes > min(1 << 14, (1 << 30) // self.size)",
+        f"        return [None] * self.size if large else {empty}((self.size, *part.shape), part.dtype)",
+        "",
+        "    def sample(self, count):",
+        "        first = self.added - len(self)",
+        f"        chosen = (first + {asarray}({sample}(range(len(self)), count))) % self.size",
+        "        return [",
+        f"            part[chosen] if isinstance(part, {kinds}) else {array}([part[each] for each in chosen])",
+        "            for part in self.parts",
+        "        ]",
     )
     return name

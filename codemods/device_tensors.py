@@ -21,6 +21,11 @@ Use instead
     What is copied is followed back through names and functions to the calls that fill memory of the host. A function
     that returns it gets a parameter ``device=None``.
     Where ``if use_cuda:`` decides over the copy, it chooses: ``device="cuda" if use_cuda else "cpu"``.
+    A number is copied, too, where it is told the device: ``torch.tensor(0.5, device=device)`` becomes
+    ``torch.full((), 0.5, device=device)``.
+    An array or list of the host by which a step indexes several tensors on the GPU (``chosen = order[start:end]``,
+    ``for chosen in BatchSampler(...)``) is copied there once: ``torch.as_tensor(chosen, device=states.device)``.
+    What is made in an index (``logits[torch.arange(n), labels]``) is made where the tensor lies.
 
 When refused
     Nothing is said of set-up code. It is refused
@@ -49,7 +54,7 @@ from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.training.evidence import of_device, of_loop
-from turbofix.training.model import Creation, Evaluation, Guard, Placement, Step, TrainingProgram
+from turbofix.training.model import Creation, Evaluation, Guard, HostIndex, Placement, Step, TrainingProgram
 
 from ._loaders import ONCE, is_once
 from ._precision import filled, on_a_gpu
@@ -72,6 +77,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Tensors that steps and evaluations make on the host and copy at once."""
     if not program.trains:
         return
+    yield from copied_to_index(program)
     told: set[Site] = set()
     loops: tuple[Step | Evaluation | None, ...] = (*program.steps, *program.evaluations, None)
     for loop in loops:
@@ -110,6 +116,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 )
 
 
+def copied_to_index(program: TrainingProgram) -> Iterator[Finding]:
+    """The indices of the host by which a step takes parts of several tensors on the GPU."""
+    found = {index.site: (index, step) for step in program.steps for index in step.indices}
+    for site, (index, loop) in found.items():
+        goes = on_a_gpu(program, index.to)
+        if goes is not None:
+            message = f"`{index.name}` lies on the host, and is copied to the GPU {index.times} times in every training"
+            message += " step, to index what lies there; the host waits each time"
+            seen = (of_loop(loop), *of_device(index.to, site))
+            yield codemod.finding(site, message, plan=index, evidence=seen, assumes=goes)
+
+
 def goes_there(program: TrainingProgram, to: Placement) -> tuple[Assumption, ...] | None:
     """What it assumes that a copy goes to a GPU, as it does to what a framework brings there."""
     moves = not program.steps and to.text is not None and to.text.endswith("device")
@@ -125,8 +143,15 @@ def is_seldom(guard: Guard, *, kept: bool = False) -> bool:
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Tell the call the device, and take the copy away."""
+    """Tell the call the device, and take the copy away; copy an index once."""
     plan = finding.plan
+    if isinstance(plan, HostIndex):
+        copy, device = edit.name("torch.as_tensor", plan.site), f"device={plan.to.text}"
+        if plan.body is None:
+            edit.replace(plan.site, f"{copy}({edit.text(plan.site)}, {device})")
+        else:
+            edit.before(plan.body, f"{plan.name} = {copy}({plan.name}, {device})")
+        return
     assert isinstance(plan, Creation)
     for call in plan.calls:
         device = "device" if call.inside else device_of(edit, plan, call.site)

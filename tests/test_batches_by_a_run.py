@@ -46,3 +46,26 @@ def test_a_batch_that_may_fill_the_gpu(size: int, becomes: str | None) -> None:
         ENTRY, MemoryWorkspace({**texts, **rewriting.texts}), chosen, Target(), Risk.RECIPE, trust=trust
     )
     assert not again.texts
+
+
+def test_a_learning_rate_of_two_optimizers_grows_once() -> None:
+    """As the square root, which serves both: SGD alone would take it in proportion."""
+    text = PICTURES.format(size=32).replace("optimizer = torch.optim.SGD(model.parameters(), lr=0.1)", CHOSEN)
+    chosen = [each for each in registry.load() if each.name == "larger-batch"]
+    report = pipeline.analyze(ENTRY, MemoryWorkspace({ENTRY: text}), chosen, Target())
+    (found,) = report.findings
+    assert found.fixable
+    assert found.why_not is None
+    trust = pipeline.Trust(likely=True)
+    rewriting = pipeline.apply(ENTRY, MemoryWorkspace({ENTRY: text}), chosen, Target(), Risk.RECIPE, trust=trust)
+    assert "batch_size=128" in rewriting.texts[ENTRY]
+    assert "rate = 0.2\n" in rewriting.texts[ENTRY]
+
+
+CHOSEN = """\
+import sys
+rate = 0.1
+if "--adam" in sys.argv:
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+else:
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)"""

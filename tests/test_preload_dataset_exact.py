@@ -123,3 +123,79 @@ list(DataLoader(list(range(8)), 2, sampler=range(8), generator=Generator(), num_
 print(workers, batches)
 """
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[1] []\n"
+
+
+def test_what_is_made_of_files_is_left_to_another_codemod() -> None:
+    data = (
+        'from torchvision import datasets, transforms\nshape = transforms.ToTensor()\ndata = datasets.ImageFolder("x", '
+    )
+    text = PROGRAM.format(data=f"{data}transform=shape)\nloader = DataLoader(data, batch_size=16, shuffle=True)")
+    both = [each for each in registry.load() if each.name in ("preload-dataset", "cache-preprocessing")]
+    report = pipeline.analyze(ENTRY, MemoryWorkspace({ENTRY: text}), both, Target())
+    said = {each.codemod: each.why_not or "" for each in report.findings}
+    assert said["preload-dataset"].startswith("its items are made of files or texts: `cache-preprocessing` tells")
+    assert not said["cache-preprocessing"]
+
+
+NUMBERS = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+torch.manual_seed(3)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+x, y = torch.randn(100, 6, device=device), torch.arange(100, device=device)
+model = nn.Linear(6, 100).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+seen = []
+
+for epoch in range(3):
+    for number, chosen in enumerate({loader}):
+        loss = nn.functional.cross_entropy(model(x[chosen]), y[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append((number, chosen.tolist(), loss.item()))
+    seen.append(torch.rand(1).item())
+"""
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "DataLoader(range(len(x)), 16, shuffle=True)",
+        "DataLoader(range(x.size(0)), batch_size=32, shuffle=True, drop_last=True)",
+        "DataLoader(range(100), 30)",
+        "DataLoader(dataset=range(96), batch_size=32)",
+    ],
+)
+def test_numbers_are_cut_out_of_one_tensor(loader: str) -> None:
+    text = NUMBERS.format(loader=loader)
+    after = rewritten_numbers(text)
+    assert f"numbered({loader})" in after
+    then: dict[str, object] = {}
+    exec(compile(after, "train.py", "exec"), then)
+    before: dict[str, object] = {}
+    exec(compile(text, "train.py", "exec"), before)
+    assert before["seen"] == then["seen"]
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "DataLoader(range(100))",
+        "DataLoader(range(100), 16, num_workers=2)",
+        "DataLoader(range(100), 16, collate_fn=lambda rows: torch.tensor(rows))",
+        "DataLoader(list(range(100)), 16)",
+        "reversed(list(DataLoader(range(100), 16)))",
+    ],
+)
+def test_other_loaders_of_numbers_stay(loader: str) -> None:
+    assert "numbered" not in rewritten_numbers(NUMBERS.format(loader=loader))
+
+
+def rewritten_numbers(text: str) -> str:
+    (codemod,) = (each for each in registry.load() if each.name == "preload-dataset")
+    made = pipeline.apply(ENTRY, MemoryWorkspace({ENTRY: text}), [codemod], Target(), Risk.EXACT)
+    assert not made.report.notes
+    return made.texts.get(ENTRY, text)

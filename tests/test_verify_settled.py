@@ -196,9 +196,34 @@ torch.manual_seed""",
     .replace("torch.randn(4, 3, 8, 8)", "torch.randn(4, 3, 8, 8)")
 )
 
+REMEMBERING = """
+import random
+from collections import deque
+
+import numpy as np
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+random.seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+remembered = deque(maxlen=50)
+for step in range(EPOCHS * 8):
+    remembered.append((np.float32([step % each for each in range(1, 5)]), step % 3 / 2))
+    if step >= 8:
+        states, rewards = zip(*random.sample(remembered, 8))
+        rewards = torch.FloatTensor(rewards)
+        loss = nn.functional.mse_loss(model(torch.from_numpy(np.array(states)))[:, 0], rewards)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
 COMPARED: dict[str, tuple[str, str, tuple[tuple[str, str], ...]]] = {
     # assumption: (a script where it holds, one where it does not, what the rewrite puts for what)
     "same-items": (FLAT, COUNTED, (("batch_size=16", "batch_size=16, num_workers=2"),)),
+    "alike-items": (REMEMBERING, REMEMBERING.replace("Tensor(rewards)", "Tensor((rewards + rewards)[:8])"), (("zip(*random.sample(remembered, 8))", "map(np.array, zip(*random.sample(remembered, 8)))"),)),
     "learns-in-16-bits": (FLAT, rewritten(FLAT, DIFFERENCES), (("loss =", "with torch.autocast('cpu', dtype=torch.bfloat16): model(x)\n        loss ="), ("(model(x),", "(half(x),"), ("# the model is made", "half = torch.autocast('cpu', dtype=torch.bfloat16)(model.forward)"))),
     "learns-in-tf32": (MOVED, rewritten(MOVED, DIFFERENCES), (("WIDTH = 64", "WIDTH = 64; torch.set_float32_matmul_precision('high')"),)),
     "learns-in-larger-batches": (JOINING, JOINING.replace("nn.ReLU()", "nn.BatchNorm1d(64), nn.ReLU()"), (("batch_size=8", "batch_size=16"), ("/ 2", "/ 1"), ("% 2", "% 1"))),

@@ -86,6 +86,11 @@ SAME_ITEMS = Assumption(
     "an item of the data set is made the same each time, whatever was loaded before it",
     compare("rounded", "two epochs"),
 )
+ALIKE_ITEMS = Assumption(
+    "alike-items",
+    "the parts of all items that an agent remembers have the same shapes, and what reads a batch of them takes arrays",
+    compare("rounded"),
+)
 LEARNS_IN_16_BITS = Assumption("learns-in-16-bits", "it learns the same with 16-bit products", compare("rounded"))
 LEARNS_IN_TF32 = Assumption("learns-in-tf32", "it learns the same with TF32 products", compare("rounded"))
 LEARNS_IN_LARGER = Assumption(

@@ -171,7 +171,8 @@ def _iterate_made(interp: Interpreter, value: Made, node: ast.AST) -> Value:
     if value.kind in ("dataset", "tokens"):
         return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
     if value.kind == "sampler":
-        return NUMBER
+        several = value.qualname.endswith("BatchSampler")
+        return Sequence(None, None, interp.origin(node), "list", NUMBER) if several else NUMBER
     if value.kind in ("module", "wrapper"):
         return iterate(interp, value.inner, node) if value.inner is not None else child(interp, value, "<layer>", node)
     return child(interp, value, "<element>", node, "element")

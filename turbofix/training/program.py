@@ -20,12 +20,15 @@ from turbofix.source.names import dotted
 from turbofix.source.site import Site, tell_apart
 from turbofix.training.checkpoints import run
 from turbofix.training.data.loaders import loaders, with_use
+from turbofix.training.data.numbered import numbered
 from turbofix.training.data.paddings import paddings
 from turbofix.training.data.preloading import preloads
 from turbofix.training.data.rebuilt import rebuilts
+from turbofix.training.data.remembered import remembered
 from turbofix.training.data.same_items import same_items
 from turbofix.training.devices.chosen import held_back
-from turbofix.training.devices.factories import creations_in_passes
+from turbofix.training.devices.factories import creations, in_passes
+from turbofix.training.devices.indices import made_to_index
 from turbofix.training.devices.unplaced import unplaced
 from turbofix.training.frameworks.configurations import told_by
 from turbofix.training.frameworks.in_charge import framework_of
@@ -109,6 +112,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
     holders = owners(analysis)
     asked = trainings(analysis, framework)
     names_cuda = any(each.option for each in held) if held else _knows_devices(analysis)
+    passing = in_passes(analysis) if trains and not steps else []
     return TrainingProgram(
         entry=execution.entry.path,
         files=tuple(sorted(execution.modules)),
@@ -123,6 +127,8 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         steps=steps,
         evaluations=evaluations,
         loaders=read,
+        remembered=remembered(analysis) if trains and names_cuda else (),
+        numbered=numbered(analysis) if trains else {},
         preloads=preloads(analysis, read, steps, framework) if trains else (),
         optimizers=made,
         models=with_compiling(analysis, known_models, steps) if _may_compile(framework, known_models) else known_models,
@@ -143,7 +149,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         placed=placed(analysis),
         schedule=schedule(analysis),
         old_names=old_names(analysis),
-        creations=creations_in_passes(analysis) if trains and not steps else (),
+        creations=(*creations(analysis, passing, None), *made_to_index(analysis, passing, None)),
         averagings=averagings(analysis, steps),
         repeated=repeated(analysis, asked),
         run=run(analysis, steps, read) if framework in (Framework.PYTORCH, Framework.ACCELERATE) else None,

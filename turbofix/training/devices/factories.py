@@ -95,6 +95,8 @@ def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> 
     for event in events:
         if (event.kind == "transfer" and event.name in ("to", "cuda")) or event.name == "Tensor.type_as":
             made = _creation(analysis, event, loop)
+        elif event.kind == "call" and event.name in ("torch.tensor", "torch.as_tensor"):
+            made = _of_a_number(analysis, event, loop)
         else:
             continue
         known = found.get(event.node, made)
@@ -106,10 +108,9 @@ def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> 
 _PASSES = frozenset(("forward", "training_step", "compute_loss"))
 
 
-def creations_in_passes(analysis: Analysis) -> tuple[Creation, ...]:
-    """Such expressions in what a framework's trainer runs for each batch."""
-    passing = [each for each in analysis.facts.of("transfer", "call") if _pass_of(analysis, each) is not None]
-    return creations(analysis, passing, None)
+def in_passes(analysis: Analysis) -> list[Event]:
+    """The copies and calls in what a framework's trainer runs for each batch."""
+    return [each for each in analysis.facts.of("transfer", "call") if _pass_of(analysis, each) is not None]
 
 
 def _pass_of(analysis: Analysis, event: Event) -> ast.AST | None:
@@ -200,6 +201,57 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creatio
     )
 
 
+def _of_a_number(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creation | None:
+    """``torch.tensor(0.5, device=device)`` copies the number; ``torch.full((), 0.5, device=device)`` does not."""
+    node, frame, arguments = event.node, analysis.flow.frame_at(event.control), event.arguments
+    if not isinstance(node, ast.Call) or frame is None or arguments is None or arguments.open or arguments.star:
+        return None
+    told, making = arguments.keywords.get("device"), _Making(analysis, frame, node)
+    if told is None or told.node is None or len(node.args) != 1 or not arguments.keywords.keys() <= {"device", "dtype"}:
+        return None
+    shape, number = "()", node.args[0]
+    if isinstance(number, (ast.List, ast.Tuple)) and len(number.elts) == 1:
+        shape, number = "(1,)", number.elts[0]
+    if isinstance(number, ast.Starred) or not making.is_number(number):
+        return None
+    text = partial(analysis.facts.places.text, module=event.module)
+    others = [f"{each.arg}={text(each.value)}" for each in node.keywords]
+    site = analysis.facts.site(event)
+    return Creation(
+        site=site,
+        moved=None,
+        calls=(Made(site, "tensor", f"{{torch.full}}({', '.join((shape, text(number), *others))})"),),
+        to=analysis.devices.of_transfer(event),
+        guard=_guard(analysis, event, loop),
+        switch=switch_of(analysis, event),
+        kept=_is_kept(analysis.facts.places.statement(node, event.module)),
+        unsure="unknown" in {device_of(each)[1] for each in members(told.value)},
+    )
+
+
+def makes_there(event: Event) -> bool:
+    """Whether a call fills memory of the host, and could be told a device."""
+    name, given = event.name.rpartition(".")[2], event.arguments
+    plain = given is not None and not given.open and not given.keywords.keys() & {"generator", "requires_grad"}
+    return event.name == f"torch.{name}" and name in _FACTORIES and plain and _takes_device(name, given)  # type: ignore[arg-type]
+
+
+def made_there(analysis: Analysis, event: Event, loop: ast.AST | None, to: Placement) -> Creation:
+    """Such a call, told where."""
+    name, site = event.name.rpartition(".")[2], analysis.facts.site(event)
+    return Creation(
+        site=site,
+        moved=None,
+        calls=(Made(site, name),),
+        to=to,
+        device=to.text,
+        draws=name in _DRAWN,
+        rounds=event.arguments is not None and _rounds(name, event.arguments),
+        guard=_guard(analysis, event, loop),
+        switch=switch_of(analysis, event),
+    )
+
+
 @dataclass(eq=False)
 class _Call:
     """A call that fills memory of the host; where it cannot be told a device, how torch says it that can."""
@@ -286,12 +338,28 @@ class _Making:
         plain = (Const, Option, Host, Computed, External)
         return told or (bool(sizes) and all(isinstance(each, plain) or is_number(each) for each in sizes))
 
-    def _is_number(self, node: ast.expr) -> bool:
+    def is_number(self, node: ast.expr) -> bool:
         """Whether it is one number, whatever it is called with."""
         held = members(self.frame.values.get(node))
-        return bool(held) and all(
-            is_number(each) or type(getattr(each, "value", None)) in (int, float) for each in held
-        )
+        if _is_literal(node) or (isinstance(node, ast.Call) and dotted(node.func) in ("float", "int", "len")):
+            return True
+        known = all(is_number(each) or type(getattr(each, "value", None)) in (int, float) for each in held)
+        return bool(held) and known and not self._is_numpys(node)
+
+    def _is_numpys(self, node: ast.AST, depth: int = 2) -> bool:
+        """Whether a number may be of numpy's, with a type of its own: the sum or the largest of what is not known."""
+        if isinstance(node, ast.Name) and depth:
+            definitions = (each for each, reads in readers(self._scope(node)).items() if node in reads)
+            given = (self.analysis.facts.places.statement(each, self.frame.module) for each in definitions)
+            values = (getattr(each, "value", None) for each in given if isinstance(each, (ast.Assign, ast.AugAssign)))
+            return any(self._is_numpys(each, depth - 1) for each in values if each is not None)
+        calls = (each for each in walk(node) if isinstance(each, ast.Call))
+        sums = (each for each in calls if dotted(each.func) in ("sum", "max", "min", "pow"))
+        values = (self.frame.values.get(one) for each in sums for one in each.args)
+        return any(isinstance(one, Opaque) for each in values for one in flatten(each, 1))
+
+    def _scope(self, node: ast.AST) -> ast.AST:
+        return self.analysis.facts.places.scope(node, self.frame.module)
 
     def _call(self, node: ast.Call) -> bool:
         made = [each for each in self._events(node) if each.kind in ("call", "cast", "transfer")]
@@ -429,7 +497,7 @@ class _Making:
             written = f"{{{function}}}({', '.join((*arguments, *more, 'device={device}'))})"
             return _Call(node, self.frame, name, given, written)
 
-        if name in ("tensor", "as_tensor") and only is not None and (_is_literal(only) or self._is_number(only)):
+        if name in ("tensor", "as_tensor") and only is not None and self.is_number(only):
             return told("torch.full", "()", text(only), *(text(each) for each in node.keywords))
         if typed:
             return None

@@ -21,12 +21,14 @@ from turbofix.training.model.data import Loader as Loader
 from turbofix.training.model.data import Padding as Padding
 from turbofix.training.model.data import Preload as Preload
 from turbofix.training.model.data import Rebuilt as Rebuilt
+from turbofix.training.model.data import Remembered as Remembered
 from turbofix.training.model.data import SameItems as SameItems
 from turbofix.training.model.data import Sizes as Sizes
 from turbofix.training.model.devices import Chore as Chore
 from turbofix.training.model.devices import Creation as Creation
 from turbofix.training.model.devices import Held as Held
 from turbofix.training.model.devices import Helper as Helper
+from turbofix.training.model.devices import HostIndex as HostIndex
 from turbofix.training.model.devices import Look as Look
 from turbofix.training.model.devices import Made as Made
 from turbofix.training.model.devices import Moved as Moved

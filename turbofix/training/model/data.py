@@ -172,6 +172,21 @@ class Preload:
 
 
 @dataclass(frozen=True)
+class Remembered:
+    """The memory of an agent that a step draws a batch of at ``site``, and puts together item by item.
+
+    It is ``made`` for so many items (the source of that number). ``becomes`` are the texts of what draws of it and
+    takes the items apart, where it gives each part of them as an array. ``above`` is where a class can be defined.
+    """
+
+    site: Site
+    made: Site
+    size: str
+    above: Site
+    becomes: tuple[tuple[Site, str], ...]
+
+
+@dataclass(frozen=True)
 class Rebuilt:
     """A loader, a criterion or data that ``loop`` builds anew in every round from what it does not set.
 

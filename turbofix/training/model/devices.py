@@ -87,6 +87,19 @@ class Creation:
 
 
 @dataclass(frozen=True)
+class HostIndex:
+    """An array or list of the host by which a step indexes tensors on the GPU, so many ``times``: each time it is
+    copied there. ``site`` is what it is given, or the ``BatchSampler`` that a loop takes it of, whose ``body`` begins
+    at that site. ``to`` is where the first of the tensors lies."""
+
+    site: Site
+    name: str
+    times: int
+    to: Placement
+    body: Site | None = None
+
+
+@dataclass(frozen=True)
 class Show:
     """A statement that shows values in a training or evaluation step.
 

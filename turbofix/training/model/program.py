@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from turbofix.domain.scopes import ModuleFile
     from turbofix.findings import InPlace
     from turbofix.source.site import Site
-    from turbofix.training.model.data import Loader, Padding, Preload, Rebuilt, SameItems
+    from turbofix.training.model.data import Loader, Padding, Preload, Rebuilt, Remembered, SameItems
     from turbofix.training.model.devices import Creation, Held, Unplaced
     from turbofix.training.model.frameworks import Framework, Owner, Training
     from turbofix.training.model.models import Attention, Formula, Listed, Model, Repeated
@@ -228,6 +228,8 @@ class TrainingProgram:
     owners: tuple[Owner, ...] = ()  # the framework's objects
     trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
+    remembered: tuple[Remembered, ...] = ()  # memories of agents that steps draw their batches of
+    numbered: Mapping[Site, Site] = field(default_factory=dict)  # loaders of numbers, with where a helper can go
     preloads: tuple[Preload, ...] = ()  # loaders that could take whole batches of items that are made once
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()

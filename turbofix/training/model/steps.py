@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from turbofix.dataflow.known import Accumulator, Argument, Guard
     from turbofix.source.site import Site
     from turbofix.training.model.data import Sizes
-    from turbofix.training.model.devices import Chore, Creation, Show, Sync, Transfer
+    from turbofix.training.model.devices import Chore, Creation, HostIndex, Show, Sync, Transfer
 
 
 @dataclass(frozen=True)
@@ -239,6 +239,7 @@ class Step:
     zeroings: tuple[Zeroing, ...] = ()  # where it fills gradients with zeros
     late: Site | None = None  # SGD with momentum: what may give a parameter its first gradient after the first update
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
+    indices: tuple[HostIndex, ...] = ()  # what lies on the host and indexes several tensors on the GPU
     wish: Argument = ABSENT  # over how many batches gradients shall add up, by an option or constant that nothing reads
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
     weights: tuple[Weights, ...] = ()  # of each update, in a step that clips no gradients

@@ -17,6 +17,7 @@ from turbofix.source.site import Site
 from turbofix.training.data.lasting import cut_size, iterations, passes
 from turbofix.training.data.shapes import resized
 from turbofix.training.devices.factories import creations
+from turbofix.training.devices.indices import host_indices, made_to_index
 from turbofix.training.devices.syncs import leaks, syncs_and_shows
 from turbofix.training.devices.transfers import transfers
 from turbofix.training.frameworks.owners import PLACED, placed
@@ -167,7 +168,8 @@ def _step(
         chores=chores(analysis, training, record),
         zeroings=zeroings(analysis, training, record),
         late=late(analysis, training, record),
-        creations=creations(analysis, training, loop),
+        creations=(*creations(analysis, training, loop), *made_to_index(analysis, training, loop)),
+        indices=host_indices(analysis, training, loop),
         wish=accumulation_wish(analysis, backwards[0]),
         reached=any(_is_called(analysis, backward) for backward in backwards),
         weights=weights(analysis, updates, training, bool(_of(training, "clip"))),
