@@ -212,9 +212,12 @@ class _Following:
             waiting += [(*place, self.plain, self.chosen, self.untouched, self.grown) for place in self._next()]
 
     def _reached_into(self) -> bool:
-        """Whether the expression that holds the value is only asked for an item or attribute, or whether it is None."""
+        """Whether the expression that holds the value is only asked for an item or attribute, or whether it is None, or
+        is the result of a call in which it is handed on under a name."""
         above = self.flow.facts.places.parent(self.node, self.frame.module)
         if self._is_asked(above):
+            return True
+        if isinstance(above, ast.Assign) and isinstance(self.node, ast.Call) and self._is(self.node, Mapping, Sequence):
             return True
         if not isinstance(above, (ast.Subscript, ast.Attribute)) or above.value is not self.node or is_part(above):
             return False
@@ -270,6 +273,9 @@ class _Following:
             return []
         if isinstance(parent, _AROUND):
             kept = isinstance(getattr(parent, "op", ast.Add()), _EXACT)
+            union = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.BitOr)
+            if union and any(self._is(each, Mapping) for each in ast.iter_child_nodes(parent)):
+                return [(frame, parent)]  # two dicts become one
             display = isinstance(parent, (ast.Tuple, ast.List, ast.Dict, ast.Set, *COMPREHENSIONS))
             computed = isinstance(parent, (ast.BinOp, ast.UnaryOp))
             self.plain = self.plain and kept and (display or computed or isinstance(parent, ast.Starred))
