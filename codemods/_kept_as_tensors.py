@@ -57,7 +57,8 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
             raise Refuse("other scripts may call the function that returns it")
         promised = annotated(page, function)
     shown = min((look.statement.line for look in used if look.kind == "shown"), default=None)
-    if not seen and shown is None and not any(look.kind in ("stored", "summed") for look in used):
+    kept_somewhere = sync.dropped or any(look.kind in ("stored", "summed") for look in used)
+    if not seen and shown is None and not kept_somewhere:
         raise Refuse("what looks at it is not seen")
     plan = Deferral([*kept(pages, page, loop, sync, base), *promised, *renewed], too_early=shown, likely=True)
     # what is converted once may be a number already, and so may what has no float64

@@ -193,3 +193,23 @@ def test_another_script_has_a_say_where_it_looks_at_what_the_function_returns(
     assert ((ROOT / "agent.py") in done.texts) is offered
     if offered:
         runs_alike(TRAINING, done, tmp_path, monkeypatch, agent=AGENT)
+
+
+@pytest.mark.parametrize(
+    ("use", "offered"),
+    [
+        ("agent.update()", True),
+        ("unread = agent.update()", True),
+        ("log(agent.update())", False),
+        ("update = agent.update\n    update()", False),
+    ],
+)
+def test_what_a_function_returns_to_nobody_stays_on_the_gpu(
+    use: str, *, offered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TRAINING.replace("total += agent.update()", use).replace("total / 100", "agent.network.weight.sum().item()")
+    done = applied(text.replace("import torch\n", "import torch\nfrom math import log\n"), agent=AGENT)
+    assert ((ROOT / "agent.py") in done.texts) is offered
+    if offered:
+        assert "return loss.detach()\n" in done.texts[ROOT / "agent.py"]
+        runs_alike(text, done, tmp_path, monkeypatch, agent=AGENT)

@@ -16,7 +16,8 @@ from turbofix.source.answers import every, parents_in
 from turbofix.source.names import dotted, targets, targets_of
 from turbofix.source.nodes import parse, unreadable, walk
 
-_SHOWING = SHOWING_METHODS | NAMES["logging_methods"] | {"print", "pprint"}
+_SHOWING = (SHOWING_METHODS | NAMES["logging_methods"] | {"print", "pprint"}) - {"log"}
+"""What shows what it is given, by its name (``log`` may be a logarithm)."""
 
 
 def takers(analysis: Analysis, module: ModuleFile, names: Set[str]) -> Iterator[tuple[ast.AST, ModuleFile]]:

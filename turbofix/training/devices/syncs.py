@@ -365,6 +365,7 @@ def _sync(  # noqa: PLR0913
         plain=_may_be_plain(event),
         looks=looks,
         shared=any(each.kind == "returned" for each in looks) and _is_shared(analysis, event),
+        dropped=bool(looks) and all(each.kind == "returned" for each in looks) and _is_dropped(analysis, event),
         replayed=use in ("stored", "returned") and any(map(_replays, facts.of("compile"))),
     )
 
@@ -495,6 +496,20 @@ def _contents(held: Value) -> Value | None:
     entries = [each.value for each in held.entries.values()] if isinstance(held, Mapping) else []
     items = (held.items or []) if isinstance(held, Sequence) else []
     return join_all([*entries, *items, getattr(held, "element", None)])
+
+
+def _is_dropped(analysis: Analysis, event: Event) -> bool:
+    """Whether all that calls the function that a number is read in is known, and none of it takes the result."""
+    places, frames = analysis.facts.places, analysis.facts.frames(event)
+    function = places.scope(event.node, event.module)
+    cls = places.scope(function, event.module)
+    named = cls.name if isinstance(cls, ast.ClassDef) else None
+    return (
+        isinstance(function, ast.FunctionDef)
+        and len(frames) > 1
+        and isinstance(frames[0].scope, ast.Module)
+        and not any(reads_result(each.text, function.name, named) for each in analysis.execution.modules.values())
+    )
 
 
 def _is_shared(analysis: Analysis, event: Event) -> bool:

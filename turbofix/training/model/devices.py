@@ -139,7 +139,7 @@ class Sync:
     ``replayed``: a part of the program is compiled to be replayed from CUDA graphs, whose results lie in memory that
     the next step uses again. ``looks``: what becomes of a number in all of the program, up to where it is looked at no
     more than now and then. ``shared``: another file may call the function that returns it: it names the function, or
-    its class.
+    its class. ``dropped``: nothing in the program takes what the function returns.
     """
 
     site: Site
@@ -162,6 +162,7 @@ class Sync:
     replayed: bool = False
     looks: tuple[Look, ...] = ()
     shared: bool = False
+    dropped: bool = False
 
 
 @dataclass(frozen=True)
