@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cases import case
 from memory import ENTRY, ROOT, MemoryWorkspace
 from test_defer_item_exact import output
 
@@ -213,3 +214,22 @@ def test_what_a_function_returns_to_nobody_stays_on_the_gpu(
     if offered:
         assert "return loss.detach()\n" in done.texts[ROOT / "agent.py"]
         runs_alike(text, done, tmp_path, monkeypatch, agent=AGENT)
+
+
+LIGHTNING = case("fused_optimizer/lightning_clipped").text
+
+
+@pytest.mark.parametrize(
+    ("logged", "now"),
+    [
+        ("loss.item()", "loss"),
+        ("loss.detach().cpu().item()", "loss.detach()"),
+        ("loss.cpu().item(), sync_dist=True", "loss, sync_dist=True"),
+        ("(loss + torch.zeros(1)[0]).cpu().item(), sync_dist=True", None),
+        ("torch.zeros(1).cpu().item()", None),
+    ],
+)
+def test_lightning_is_given_the_tensor_that_it_logs(logged: str, now: str | None) -> None:
+    done = applied(LIGHTNING.replace('self.log("loss", loss)', f'self.log("loss", {logged})'))
+    assert (done.texts.get(ENTRY) or "").count(f'self.log("loss", {now})') == (now is not None)
+    assert bool(done.texts) is (now is not None)

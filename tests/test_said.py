@@ -100,6 +100,16 @@ def test_a_graph_that_is_kept_is_no_wait() -> None:
     assert sum_.gain is None
 
 
+def test_workers_that_an_option_without_a_default_counts_are_to_be_passed() -> None:
+    option = "import argparse\n\nparser = argparse.ArgumentParser()\nparser.add_argument('--workers', type=int)\n"
+    text = TRAINING.replace("LAYERS", WIDE).replace("shuffle=True", "num_workers=parser.parse_args().workers")
+    (left,) = [
+        each for each in findings(option + text) if each.codemod == "loader-workers" and "loader" in each.message
+    ]
+    assert not left.fixable
+    assert left.why_not == "pass --workers: as many as there are CPUs, at most 16"
+
+
 def test_a_save_without_a_file_saves_nothing() -> None:
     found = findings(TRAINING.replace("LAYERS", WIDE).replace(', "net.pt")', ")"))
     (lost,) = [each for each in found if each.codemod == "crash-checkpoint"]

@@ -415,9 +415,19 @@ def _logged(analysis: Analysis, events: list[Event]) -> Iterator[tuple[Site, str
         for node in getattr(told and told.node, "values", [told and told.node]):
             read = [each for one in facts.at(node) if one.name == "item" for each in members(one.receiver)]
             tensor = getattr(getattr(node, "func", None), "value", None)
+            copied = [one for one in facts.at(tensor) if one.name == "cpu" and read] if tensor is not None else []
+            if copied:  # `loss.detach().cpu().item()`
+                read = [each for one in copied for each in members(one.receiver)]
+                if call.arguments is not None and "sync_dist" in call.arguments.keywords and any(map(_is_made, read)):
+                    continue  # processes that share GPUs do not add up what may have been made on the host
+                tensor = getattr(getattr(tensor, "func", None), "value", None)
             text = places.text(tensor, call.module) if tensor is not None else ""
             if text and read and all(map(_may_be_there, read)) and ".cpu()" not in text:
                 yield places.site(node, call.module), text
+
+
+def _is_made(value: Value) -> bool:
+    return not isinstance(value, Tensor) or "made" in value.roles
 
 
 def _may_be_there(value: Value) -> bool:
