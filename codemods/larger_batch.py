@@ -151,9 +151,10 @@ def not_small(
     for each in (*program.loaders, *by_hand(program)):
         size, steps = smallest(each), [step for step in program.steps if each.site in (*step.loaders, step.loop.site)]
         if size is not None and size <= ENOUGH_TOLD and each.role in ("training", "both"):
-            if bounds(program, each, steps, size)[0] < SMALL or any(step.draws for step in steps):
+            small, _ = bounds(program, each, steps, size)
+            if not small or any(step.draws for step in steps):
                 return
-            if size < ENOUGH:
+            if size < ENOUGH and small >= SMALL:
                 yield grown(program, each, steps, (size, size, size * 4), assumes, changed, None)
             else:
                 yield codemod.refuse(place(each), f"{who(program, each)} takes batches of {size} samples", UNMEASURED)
@@ -165,9 +166,9 @@ def named(program: TrainingProgram, site: Site) -> Iterator[Refusal]:
     files = [module for module in program.modules.by_path.values() if module.path.suffix != STUB]
     said = [(int(found[1]), each, found.start(1)) for each in files for found in NAMED.finditer(each.text)]
     size, file, start = min((each for each in said if each[0] > 1), key=lambda each: each[0], default=(0, None, 0))
-    if file is not None and size <= NARROW:
-        line = file.text.count("\n", 0, start) + 1
-        message = f"line {line} of {file.path.name} speaks of batches of {size} samples, {TOO_FEW}"
+    if file is not None and size <= ENOUGH_TOLD:
+        line, few = file.text.count("\n", 0, start) + 1, TOO_FEW if size <= NARROW else PERHAPS_FEW
+        message = f"line {line} of {file.path.name} speaks of batches of {size} samples, {few}"
         yield codemod.refuse(site, message, f"who makes them was not followed; where larger ones fit, {OTHER_RATE}")
 
 
@@ -258,7 +259,7 @@ def accumulated(
     sums = by.steps if isinstance(by, Accumulation) else by
     many, joins = one_number(sums), 0 < size <= max(NARROW, small) and one_number(batch) == size
     factor = factor_of(size, many, max(ENOUGH, enough)) if many is not None and joins else 1
-    if many is None and size <= TINY and own:
+    if many is None and size <= (TINY if own else small):
         message = f"every update takes several forward and backward passes over batches of {size}: fewer may do"
         unseen = "how many batches add up is not written down: change it, and the batch, where they are worked out"
         yield codemod.refuse(place(loader), message, unseen)
