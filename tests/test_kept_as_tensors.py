@@ -216,6 +216,24 @@ def test_what_a_function_returns_to_nobody_stays_on_the_gpu(
         runs_alike(text, done, tmp_path, monkeypatch, agent=AGENT)
 
 
+@pytest.mark.parametrize("kept", ["cpu().numpy().flatten()", "detach().cpu().squeeze().numpy().ravel()"])
+def test_what_an_evaluation_copies_is_shaped_behind_it(
+    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = f"""\
+    found = []
+    with torch.no_grad():
+        for each in range(4):
+            found.append(model(torch.randn(32, 8, device=device)).{kept})
+    print(np.concatenate(found).sum())
+"""
+    text = f"import numpy as np\n{LOOP.format(row='0', look=evaluation)}"
+    done = applied(text)
+    assert "found.append(model(torch.randn(32, 8, device=device)))" in done.texts[ENTRY]
+    assert f"[value.{kept.removeprefix('detach().')} for value in found]" in done.texts[ENTRY]
+    runs_alike(text, done, tmp_path, monkeypatch)
+
+
 LIGHTNING = case("fused_optimizer/lightning_clipped").text
 
 
