@@ -18,6 +18,8 @@ from ._syncs import Action, BatchLoop, adding_after, lacks_float64, loop_words, 
 from ._tensors import changed_below, copied, is_detached, may_be_view, stripped
 from ._throttling import Throttling, hoisted
 
+APART = "it is read in another file than its loop"
+
 LISTED = {"torch.zeros": "torch.tensor", "torch.empty": "torch.tensor", "np.zeros": "np.array", "np.empty": "np.array"}
 
 
@@ -38,7 +40,7 @@ class Deferral:
 def deferral(pages: Pages, loop: BatchLoop, sync: Sync, shown: Throttling) -> Deferral:
     """Plan for one read, where the text of its loop tells all. Raises ``Refuse``."""
     if sync.site.path != loop.loop.site.path:
-        raise Refuse("it is read in another file than its loop")
+        raise Refuse(APART)
     page = pages(sync.site)
     if sync.use == "summed" and sync.accumulator is not None:
         return deferred_sum(page, loop, sync, sync.accumulator, shown)
