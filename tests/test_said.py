@@ -110,6 +110,22 @@ def test_workers_that_an_option_without_a_default_counts_are_to_be_passed() -> N
     assert left.why_not == "pass --workers: as many as there are CPUs, at most 16"
 
 
+@pytest.mark.parametrize(("here", "told"), [("settings.device", True), ("torch.device('cuda')", False)])
+def test_a_training_that_never_speaks_of_a_gpu_is_told(here: str, *, told: bool) -> None:
+    text = (
+        TRAINING.replace("LAYERS", WIDE)
+        .replace(".cuda()", "")
+        .replace("model = Net()", f"import settings\n\nmodel = Net()\nhere = {here}")
+    )
+    said = [each for each in findings(text) if each.codemod == "use-cuda" and "speaks of CUDA" in each.message]
+    assert [each.fixable for each in said] == [False] * told
+    few = DATA.replace("500000", "300")
+    less = pipeline.analyze(
+        ENTRY, MemoryWorkspace({ENTRY: text, ENTRY.with_name("data.py"): few}), registry.load(), Target()
+    )
+    assert not [each for each in less.findings if "speaks of CUDA" in each.message]
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
