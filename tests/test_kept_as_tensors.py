@@ -234,6 +234,51 @@ def test_what_an_evaluation_copies_is_shaped_behind_it(
     runs_alike(text, done, tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize(
+    ("added", "kept", "again"),
+    [
+        (
+            "found += OUT.flatten().tolist()",
+            "found.append(OUT.flatten())",
+            "[row for value in found for row in value.tolist()]",
+        ),
+        ("found += [OUT.cpu()]", "found += [OUT]", "[value.cpu() for value in found]"),
+        (
+            "out = OUT.cpu().tolist()\n            found += out",
+            "out = OUT\n            found.append(out)",
+            "[row for value in found for row in value.cpu().tolist()]",
+        ),
+    ],
+)
+def test_what_an_evaluation_adds_to_a_list(
+    added: str, kept: str, again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output_of = "model(torch.randn(32, 8, device=device))"
+    evaluation = f"""\
+    found = []
+    with torch.no_grad():
+        for each in range(4):
+            {added.replace("OUT", output_of)}
+    print(len(found), [float(each.sum()) if hasattr(each, "sum") else each for each in found])
+"""
+    text = LOOP.format(row="0", look=evaluation)
+    done = applied(text)
+    assert f"            {kept.replace('OUT', output_of)}\n" in done.texts[ENTRY]
+    assert f"found = {again}\n" in done.texts[ENTRY]
+    runs_alike(text, done, tmp_path, monkeypatch)
+
+
+def test_an_array_is_not_added_to_a_list_but_to_what_is_in_it() -> None:
+    evaluation = """\
+    found = []
+    with torch.no_grad():
+        for each in range(4):
+            found += model(torch.randn(32, 8, device=device)).cpu().numpy()
+    print(found)
+"""
+    assert not applied(LOOP.format(row="0", look=evaluation)).texts
+
+
 LIGHTNING = case("fused_optimizer/lightning_clipped").text
 
 
