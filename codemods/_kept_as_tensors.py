@@ -66,7 +66,7 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
     before: list[tuple[list[str], ast.stmt]] = []
     in_each_step = {look.statement for look in used}  # where another loop only comes by as well
     for look in seen:
-        if look.statement in in_each_step:
+        if look.statement in in_each_step and look.holds != "other":
             continue
         page = pages(look.site)
         node = page.node(look.site)

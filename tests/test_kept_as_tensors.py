@@ -92,6 +92,29 @@ def main():
 main()
 """
 
+LOGGER = """\
+from collections import deque
+
+
+class Smoothed:
+    def __init__(self):
+        self.window = deque(maxlen=20)
+        self.total = 0.0
+
+    def update(self, value):
+        self.window.append(value)
+        self.total += value
+
+
+class Logger:
+    def __init__(self):
+        self.total = 0.0
+
+    def update(self, value):
+        assert isinstance(value, (float, int))
+        self.total += value
+"""
+
 AGENT = """\
 import torch
 from torch import nn
@@ -277,6 +300,17 @@ def test_an_array_is_not_added_to_a_list_but_to_what_is_in_it() -> None:
     print(found)
 """
     assert not applied(LOOP.format(row="0", look=evaluation)).texts
+
+
+@pytest.mark.parametrize("kind", ["Smoothed", "Logger"])
+def test_what_asks_for_a_number_or_is_not_followed_gets_one(kind: str) -> None:
+    text = LOOP.replace("history = []", f"from logger import {kind}\n\nlogger = {kind}()\nothers = {kind}()")
+    text = text.replace("history.append({row})", "logger.update(loss.item())").replace("{look}", "print(logger.total)")
+    text += "with torch.no_grad():\n    for step in range(9):\n"
+    text += "        others.update(model(torch.randn(8, 8, device=device)).mean().item())\n"
+    assert not applied(text, logger=LOGGER).texts
+    followed = LOGGER.replace("deque(maxlen=20)", "[]").replace("(float, int)", "object")
+    assert applied(text, logger=followed).texts
 
 
 LIGHTNING = case("fused_optimizer/lightning_clipped").text

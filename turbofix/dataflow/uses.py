@@ -36,7 +36,7 @@ from turbofix.domain.values import (
 from turbofix.interpreter.definitions import parameters_given
 from turbofix.interpreter.execution import Execution
 from turbofix.records import dataclass
-from turbofix.source.names import parameters, targets
+from turbofix.source.names import loaded, parameters, targets
 from turbofix.source.places import COMPREHENSIONS
 
 STORING = frozenset({"append", "extend", "add", "insert", "put", "appendleft", "setdefault", "push", "send"})
@@ -56,6 +56,7 @@ _TAKING = frozenset({"items", "values", "get", "pop", "copy"})
 _CHOOSING = frozenset({"max", "min", "sorted"})
 _ASKING = frozenset({"len", "isinstance", "type", "hasattr", "callable", "id", "is_tensor"})
 """What tells nothing of a number."""
+_NUMBERS = frozenset({"float", "int", "numbers", "Number", "Real"})
 
 _EXACT = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub)
 _AROUND = (
@@ -457,7 +458,8 @@ class _Following:
             return self._entered(call, callees)
         name = called(call)
         if name in _ASKING and isinstance(call.func, ast.Name):
-            return []
+            numbers = name == "isinstance" and call.args[-1] is not self.node and _NUMBERS & loaded(call.args[-1])
+            return self._use("control", call) if numbers and not self._is(self.node, Mapping, Sequence) else []
         if isinstance(call.func, ast.Name) and (
             (name == "float" and len(call.args) == 1) or (name == "dict" and self._is(call, Mapping))
         ):
