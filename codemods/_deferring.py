@@ -18,6 +18,8 @@ from ._syncs import Action, BatchLoop, adding_after, lacks_float64, loop_words, 
 from ._tensors import changed_below, copied, is_detached, may_be_view, stripped
 from ._throttling import Throttling, hoisted
 
+APART = "it is read in another file than its loop"
+
 LISTED = {"torch.zeros": "torch.tensor", "torch.empty": "torch.tensor", "np.zeros": "np.array", "np.empty": "np.array"}
 
 
@@ -38,7 +40,7 @@ class Deferral:
 def deferral(pages: Pages, loop: BatchLoop, sync: Sync, shown: Throttling) -> Deferral:
     """Plan for one read, where the text of its loop tells all. Raises ``Refuse``."""
     if sync.site.path != loop.loop.site.path:
-        raise Refuse("it is read in another file than its loop")
+        raise Refuse(APART)
     page = pages(sync.site)
     if sync.use == "summed" and sync.accumulator is not None:
         return deferred_sum(page, loop, sync, sync.accumulator, shown)
@@ -142,8 +144,9 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     if base is None:
         raise Refuse("more than one number is read, or in an unusual way")
     call = page.parent(handed := handed_over(page, whole) if behind else whole)
-    kept_in, method = keeper(call, handed)
-    if kept_in is None or method not in (("append", "extend") if behind else ("append", "")):
+    kept_in, method = keeper(page, handed)
+    array = isinstance(call, ast.AugAssign) and not behind.endswith(".tolist()")  # numpy would add up what is in both
+    if kept_in is None or array or method not in (("append", "extend") if behind else ("append", "")):
         raise Refuse("the number is stored in something else than a plain list")
     if page.loop_of(kept_in) is not node:
         raise Refuse("the number is stored in another loop or function")
@@ -165,9 +168,14 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     detached += ".clone()" if not behind and may_be_view(sync, base) else ""
     item = "loss" if sync.of == "loss" else "value"
     again = f"{name} = [{item}{behind or '.item()'} for {item} in {name}]"
-    actions = [replacing(page.site(whole), f"{page.operand(base)}{detached}" if detached else page.text(base))]
-    if method == "extend":
+    text = f"{page.operand(base)}{detached}" if detached else page.text(base)
+    actions = [replacing(page.site(whole), text)]
+    if isinstance(call, ast.AugAssign):
+        named = page.text(handed) if handed is not whole else ""
+        actions = [*(actions if named else ()), replacing(page.site(call), f"{name}.append({named or text})")]
+    elif method == "extend":
         actions.append(replacing(page.site(page.above(kept_in)[0]), f"{name}.append"))
+    if method == "extend":
         again = f"{name} = [row for {item} in {name} for row in {item}{behind}]"
     if slots is not None and isinstance(made, ast.Call):
         actions.append(replacing(page.site(made), f"[0.0] * {page.operand(slots)}"))
@@ -176,8 +184,14 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     return Deferral(actions, likely=bool(behind))
 
 
-def keeper(call: ast.AST | None, handed: ast.AST) -> tuple[ast.Name | None, str]:
-    """The list that a statement puts something into, and by which method; by none: ``losses[i] = x``."""
+def keeper(page: Page, handed: ast.AST) -> tuple[ast.Name | None, str]:
+    """The list that a statement puts something into, and by which method; by none: ``losses[i] = x``. What is added to
+    it (``found += x``) extends it, a list of one thing appends that."""
+    call = page.parent(handed)
+    alone = isinstance(call, ast.List) and len(call.elts) == 1
+    added = page.parent(call) if alone and call is not None else call
+    if isinstance(added, ast.AugAssign) and isinstance(added.op, ast.Add):
+        return (added.target if isinstance(added.target, ast.Name) else None), "append" if alone else "extend"
     if isinstance(call, ast.Assign) and len(call.targets) == 1 and isinstance(call.targets[0], ast.Subscript):
         kept = call.targets[0]
         plain = isinstance(kept.value, ast.Name) and not isinstance(kept.slice, (ast.Tuple, ast.Slice))

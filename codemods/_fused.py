@@ -23,6 +23,9 @@ ON_CPU, ON_MPS = (2, 4), (2, 5)
 OWN, BORROWED = "torch.optim.AdamW", frozenset(("transformers.AdamW", "transformers.optimization.AdamW"))
 """torch's AdamW, and what was transformers' own until that took it away."""
 
+ON_DTENSORS = ("torch.optim.Adam", "torch.optim.AdamW")
+"""Optimizers for whose fused step torch's DTensors have a rule (``torch/distributed/tensor/_ops``)."""
+
 APART = "{} updates the parameters with a kernel per operation; fused, one kernel does it all"
 TAKEN = "; torch's AdamW takes the place of transformers' own, with an epsilon that weighs less at first"
 AVAILABLE = "torch.cuda.is_available()"

@@ -11,7 +11,21 @@ from turbofix.findings import Finding, InPlace, Refusal, Risk
 from turbofix.regex import regex
 from turbofix.training.model import Framework, Optimizer, Training, TrainingProgram
 
-from ._fused import APART, AVAILABLE, ON_CPU, ON_MPS, OWN, SINCE, TAKEN, Fused, is_borrowed, names_of, told, why_not
+from ._fused import (
+    APART,
+    AVAILABLE,
+    ON_CPU,
+    ON_DTENSORS,
+    ON_MPS,
+    OWN,
+    SINCE,
+    TAKEN,
+    Fused,
+    is_borrowed,
+    names_of,
+    told,
+    why_not,
+)
 from ._options import on_defaults
 from ._precision import version
 from ._trainers import (
@@ -22,10 +36,11 @@ from ._trainers import (
     by_deepspeed,
     evidence,
     is_off,
-    is_sharded,
     rests_on_gpu,
+    shards,
     stays_on_cpu,
 )
+from ._trainers import PLAIN as WHOLE
 from ._trainers import on_gpu as trains_on_gpu
 from ._trainers import why_not as why_not_setting
 
@@ -33,7 +48,7 @@ PLAIN = "adamw_torch"
 FUSED = ("adamw_torch_fused", "adamw_apex_fused")
 """What the settings of transformers call AdamW without and with one kernel for all parameters."""
 
-READS_GRADIENTS = regex(r"on_before_optimizer_step|on_after_backward|grad_norm|\.grad\b")
+READS_GRADIENTS = regex(r"on_before_optimizer_step|on_after_backward|grad_norm|(?<!autograd)\.grad\b")
 SKIPPED = "fp16's GradScaler steps a fused optimizer even where it skips it, and the trainer's schedule moves on then"
 
 IN_TRAINER = (2, 1)
@@ -94,7 +109,9 @@ def handed_over(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding 
             is_gpu = accelerator != () and set(accelerator) <= set(anywhere)
             value = "True" if is_gpu else f"{AVAILABLE} or None"
             unsure = gpu is None or (program.target.torch < ON_CPU and not is_gpu)
-            assumes = (*((ON_GPU,) if unsure else ()), *on_defaults(training.parsed))
+            chosen = (training.argument(name) for name in ("strategy", "precision"))
+            defaults = on_defaults(training.parsed, shards(training) is None, *chosen)
+            assumes = (*((ON_GPU,) if unsure else ()), *defaults)
             plan, risk = Fused(value, borrowed), Risk.RECIPE if borrowed else codemod.risk
             yield codemod.offer(optimizer.site, message, reason, plan=plan, risk=risk, evidence=seen, assumes=assumes)
 
@@ -106,13 +123,12 @@ def why_not_handed_over(program: TrainingProgram, training: Training, optimizer:
         since = max(since, ON_CPU)  # the parameters may be on the CPU when it is made
     if program.target.torch < since:
         return f"the project serves torch {version(program.target.torch)}, and this needs torch {version(since)}"
-    own = is_sharded(training) or by_deepspeed(training) or not is_off(training.argument("fsdp"))
-    if own:
+    if by_deepspeed(training) or not is_off(training.argument("fsdp")) or is_stepped_apart(training, optimizer):
         return "a strategy, a plugin or DeepSpeed may shard the parameters, or step them in a way of its own"
     if not is_off(training.argument("fp16")):
         return SKIPPED
     given, module = training.argument("precision"), training.module
-    full = given.state == "absent" or (given.state == "value" and set(given.values) <= {None, *FULL})
+    full = given.state == "absent" or (given.state in ("value", "option") and set(given.values) <= {None, *FULL})
     clips = not is_off(training.argument("gradient_clip_val")) or (module is not None and module.hands_clipping)
     if not full and (clips or training.open_mapping):
         return "Lightning cannot clip the gradients of a fused optimizer beside mixed precision, and raises"
@@ -122,6 +138,15 @@ def why_not_handed_over(program: TrainingProgram, training: Training, optimizer:
         if any(READS_GRADIENTS.search(each.text) for each in program.modules.by_path.values()):
             return "the program looks at gradients, which Lightning leaves scaled for a fused optimizer beside fp16"
     return why_not(program, optimizer)
+
+
+def is_stepped_apart(training: Training, optimizer: Optimizer) -> bool:
+    """Whether a strategy or plugin of Lightning's surely steps an optimizer in a way of its own. FSDP does not: it
+    hands the optimizer a piece of each parameter, which Adam's fused kernel takes as well."""
+    by_fsdp = all(str(each).startswith(("fsdp", *WHOLE)) for each in training.argument("strategy").values)
+    if by_fsdp and is_off(training.argument("plugins")) and optimizer.qualname in ON_DTENSORS:
+        return training.argument("strategy").state in ("computed", "unknown")
+    return shards(training) is True
 
 
 def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:

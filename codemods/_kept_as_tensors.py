@@ -57,17 +57,23 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
             raise Refuse("other scripts may call the function that returns it")
         promised = annotated(page, function)
     shown = min((look.statement.line for look in used if look.kind == "shown"), default=None)
-    if not seen and shown is None and not any(look.kind in ("stored", "summed") for look in used):
+    kept_somewhere = sync.dropped or any(look.kind in ("stored", "summed") for look in used)
+    if not seen and shown is None and not kept_somewhere:
         raise Refuse("what looks at it is not seen")
     plan = Deferral([*kept(pages, page, loop, sync, base), *promised, *renewed], too_early=shown, likely=True)
     # what is converted once may be a number already, and so may what has no float64
     again = lacks_float64(sync, loop) or any(look.holds in ("list", "dict", "lists") for look in seen)
     before: list[tuple[list[str], ast.stmt]] = []
+    in_each_step = {look.statement for look in used}  # where another loop only comes by as well
     for look in seen:
+        if look.statement in in_each_step and look.holds != "other":
+            continue
         page = pages(look.site)
         node = page.node(look.site)
         if look.holds == "number" and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
             plan.actions.append(replacing(look.site, read_there(page, look, node, again=again)))
+            continue
+        if look.holds != "number" and asks_whether_empty(page, node):
             continue
         statement = page.statement(node)
         lines = read_before(page, look, node, statement)
@@ -136,6 +142,14 @@ def read_before(page: Page, look: Look, node: ast.AST, statement: ast.stmt) -> l
         return [f"{text} = float({text})"]
     if look.holds == "list":
         return [f"{text}[:] = map(float, {text})"]
+    if look.holds in ("tuples", "rows"):
+        items = ", ".join(f"float(row[{i}])" if mark else f"row[{i}]" for i, mark in enumerate(look.keys))
+        comma = "," if look.holds == "tuples" and len(look.keys) == 1 else ""
+        row = f"({items}{comma})" if look.holds == "tuples" else f"[{items}]"
+        return [f"{text}[:] = [{row} for row in {text}]"]
+    if look.holds == "dicts" and all(PLAIN_KEY.fullmatch(key) for key in look.keys):
+        items = ", ".join(f'"{key}": float(row["{key}"])' for key in look.keys)
+        return [f"{text}[:] = [{{**row, {items}}} for row in {text}]"]
     if look.holds in ("dict", "lists") and all(PLAIN_KEY.fullmatch(key) for key in look.keys):
         if not look.keys:
             again = "float(each)" if look.holds == "dict" else "[*map(float, each)]"
@@ -149,15 +163,24 @@ def read_before(page: Page, look: Look, node: ast.AST, statement: ast.stmt) -> l
     raise Refuse(f"what `{one_line(text)}` on line {look.site.line} holds is not known")
 
 
+def asks_whether_empty(page: Page, node: ast.AST) -> bool:
+    """Whether all that is asked of a list or dict is whether something is in it: ``if losses``, ``len(losses)``."""
+    around = page.parent(node)
+    if isinstance(around, ast.BoolOp) or (isinstance(around, ast.UnaryOp) and isinstance(around.op, ast.Not)):
+        return asks_whether_empty(page, around)
+    counts = isinstance(around, ast.Call) and node in around.args and getattr(around.func, "id", "") == "len"
+    return counts or getattr(around, "test", None) is node
+
+
 def earlier(page: Page, statement: ast.stmt) -> list[ast.stmt]:
-    """A statement and those that have run before it each time, in its block and in the tests and blocks around."""
-    found = [statement]
+    """A statement, those that have run before it each time, and those around it, in front of which lines have too."""
+    found: list[ast.stmt] = [statement]
     for each in (statement, *page.above(statement)):
         if isinstance(each, (*LOOPS, *FUNCTIONS, ast.ClassDef, ast.Module)) and each is not statement:
             break
         if isinstance(each, ast.stmt):
             block = page.block(each)
-            found += block[: next(i for i, one in enumerate(block) if one is each)]
+            found += block[: 1 + next(i for i, one in enumerate(block) if one is each)]
     return found
 
 

@@ -91,7 +91,8 @@ def worth(program: TrainingProgram, loader: Loader) -> Worth | None:
     data, evaluates = loader.dataset, loader.role == "evaluation"
     waits = any(kind in data.work for kind in (*HEAVY, "read"))
     handful = not waits and data.length is not None and data.length <= HANDFUL
-    free = not data.work and "." not in (data.qualname or "") and loader.collating is None
+    made = bool(data.work) or "." in (data.qualname or "")  # of what lies in memory otherwise
+    free = not made and loader.collating is None and loader.subclass not in GRAPHS
     once = evaluates and not waits and not is_read_again(program, loader)
     if (loader.first_only and not loader.asked_again) or once or (data.kind == "map" and (handful or free)):
         return None

@@ -11,7 +11,7 @@ from turbofix.findings import Evidence, Refusal, Site
 from turbofix.records import dataclass
 from turbofix.training.model import ALWAYS, Guard, Step, Sync, TrainingProgram
 
-from ._deferring import Deferral, deferral
+from ._deferring import APART, Deferral, deferral
 from ._kept_as_tensors import carried
 from ._loaders import is_inside
 from ._pages import Pages, pages_of
@@ -107,7 +107,7 @@ def _outcome(program: TrainingProgram, waiting: Waiting, sync: Sync, shown: Thro
     try:
         plan = carried(pages, waiting.loop, sync, program.entry)
     except Refuse as refuse:
-        return str(refuse) if sync.looks and sync.use in ("returned", "other") else reason
+        return str(refuse) if sync.looks and (sync.use in ("returned", "other") or reason == APART) else reason
     lines = {
         each.statement.line for each in shows_in(waiting.loop, waiting.syncs) if each.statement not in shown.refused
     }

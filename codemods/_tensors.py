@@ -50,19 +50,27 @@ def without_copies(node: ast.AST) -> ast.expr | None:
             return node if isinstance(node, ast.expr) else None
 
 
+BRINGING = ("cpu", "numpy", "tolist", "detach")
+SHAPING = ("flatten", "ravel", "squeeze")
+
+
 def copied(page: Page, read: ast.AST) -> tuple[ast.expr | None, str, ast.AST]:
     """The tensor that is copied to the host whole, what stands behind it (``.cpu().numpy()``), and all of that."""
     while isinstance(above := page.parent(read), ast.Attribute) and isinstance(page.parent(above), ast.Call):
         read = page.above(above)[0]
     whole = read
     behind: list[str] = []
+    base: ast.AST | None = None
+    left: list[str] = []
     while isinstance(read, ast.Call) and isinstance(read.func, ast.Attribute) and not (read.args or read.keywords):
-        if read.func.attr not in ("cpu", "numpy", "tolist", "detach"):
+        if read.func.attr not in (*BRINGING, *SHAPING):
             break
-        behind.insert(0, f".{read.func.attr}()")
+        behind.insert(0, read.func.attr)
         read = read.func.value
-    left = [each for each in behind if each != ".detach()"]
-    return (read, "".join(left), whole) if left and isinstance(read, ast.expr) else (None, "", whole)
+        if behind[0] in BRINGING:  # (what shapes a tensor before is its own)
+            base, left = read, [f".{each}()" for each in behind if each != "detach"]
+    brings = not {".cpu()", ".numpy()", ".tolist()"}.isdisjoint(left)
+    return (base, "".join(left), whole) if brings and isinstance(base, ast.expr) else (None, "", whole)
 
 
 def is_detached(node: ast.AST) -> bool:

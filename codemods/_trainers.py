@@ -86,9 +86,17 @@ def on_gpu(training: Training) -> bool | None:
 
 def is_sharded(training: Training) -> bool:
     """Whether a strategy or plugin may have a precision, and a way to step, of its own."""
+    return shards(training) is not False
+
+
+def shards(training: Training) -> bool | None:
+    """Whether a strategy or plugin takes the model to pieces; None where an option or a test may choose one that does
+    not."""
     given = training.argument("strategy")
-    plain = given.state == "absent" or (given.known and all(str(each).startswith(PLAIN) for each in given.values))
-    return not plain or not is_off(training.argument("plugins"))
+    if given.state in ("computed", "unknown") or not is_off(training.argument("plugins")):
+        return True
+    whole = [str(each).startswith(PLAIN) for each in given.values]
+    return False if all(whole) else None if any(whole) or given.may_be_absent else True
 
 
 PLAIN = ("auto", "ddp", "dp")

@@ -69,7 +69,7 @@ from ._options import TurnedOn, on_defaults, turned_on
 from ._precision import CONVOLVING, PRODUCTS, called, cuda_test, filled, may_contain, models_of, on_a_gpu
 from ._precision import said as told_by
 from ._sizes import varying
-from ._trainers import is_sharded, limit
+from ._trainers import limit, shards
 from ._trainers import on_gpu as trains_on_gpu
 from ._work import worth_of_work
 
@@ -195,12 +195,13 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             reason = why_not_as_it_is(program, model)
             if model.compiling is not None and model.compiling.barred is not None:
                 reason = model.compiling.barred.why
-            if is_sharded(training):
+            if shards(training):
                 reason = "a strategy or plugin of the trainer may wrap its layers one by one"
             steps, passes = limit(training, "max_steps"), limit(training, "max_epochs") or LONG
             sizes = [size for each in program.loaders for size in each.samples.values if isinstance(size, int)]
             reason = reason or over_soon(steps, passes, max(sizes, default=USUAL), (model,))
-            assumes = (*((ON_GPU,) if gpu is None else ()), COMPILES, *(() if differ else (FEW_SIZES,)), LONG_ENOUGH)
+            open_ones = (*((ON_GPU,) if gpu is None else ()), COMPILES, *(() if differ else (FEW_SIZES,)))
+            assumes = (*open_ones, LONG_ENOUGH, *on_defaults(shards(training) is None))
             methods = model.compiling.methods if model.compiling is not None else ()
             message += DYNAMIC if differ and reason is None else ""
             plan = Plan(starts, text, ASKED, not training.inside, differ, methods)

@@ -65,6 +65,7 @@ from ._fused import (
     APART,
     AVAILABLE,
     ON_CPU,
+    ON_DTENSORS,
     ON_MPS,
     OWN,
     SINCE,
@@ -96,9 +97,6 @@ SCALED = frozenset(("fp16", "16-mixed", "16"))
 
 UNSCALED = frozenset(("no", "bf16", "32-true", "32", "bf16-true", "bf16-mixed", "64-true", "64"))
 """What surely makes none. (Accelerate's fp8 may become fp16, or have a scaler of its own.)"""
-
-ON_DTENSORS = ("torch.optim.Adam", "torch.optim.AdamW")
-"""Optimizers for whose fused step torch's DTensors have a rule (``torch/distributed/tensor/_ops``)."""
 
 
 @codemod.find

@@ -49,10 +49,8 @@ from dataclasses import replace
 from turbofix.assumptions import LEARNS_IN_LARGER, ON_GPU, ONE_SIZE, OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
-from turbofix.source.site import STUB
 from turbofix.training.evidence import of_loader, of_value
 from turbofix.training.model import (
-    Accumulation,
     Argument,
     Framework,
     Loader,
@@ -65,22 +63,16 @@ from ._batches import (
     ENOUGH,
     ENOUGH_TOLD,
     FEWEST,
-    NAMED,
-    NARROW,
-    OTHER_RATE,
     PERHAPS_FEW,
     SMALL,
     SMALL_ROWS,
-    TINY,
     TOO_FEW,
     UNMEASURED,
     Bounds,
     Plan,
     bounds,
     by_hand,
-    factor_of,
     growing,
-    joined,
     looks_at_one,
     models_of,
     norm_of,
@@ -94,8 +86,9 @@ from ._batches import (
     why_not_written,
     written,
 )
+from ._joined import accumulated, named
 from ._larger_under import under_trainer
-from ._loaders import called, is_inside, said_beside
+from ._loaders import called, said_beside
 from ._options import on_defaults
 from ._precision import is_detector, on_a_gpu
 from ._trainers import on_gpu
@@ -135,11 +128,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if assumes is not None:
                 yield grown(program, loader, steps, (size, small, enough), assumes, told, sums)
         elif by is not None and (len(steps) == 1 or (by is sums and not program.steps)):
-            yield from accumulated(program, loader, steps, by, (size, small, enough))
+            yield from accumulated(codemod, program, loader, steps, by, (size, small, enough))
     told_to = (one_number(each.argument(BATCH)) for each in program.trainings)
     known = map(smallest, (*program.loaders, *by_hand(program)))
     if program.trained_at is not None and not any((*known, *told_to)):
-        yield from named(program, program.trained_at)
+        yield from named(codemod, program, program.trained_at)
     elif assumes is not None and not told and program.framework not in (Framework.TRANSFORMERS, Framework.DEEPSPEED):
         yield from not_small(program, assumes, told)
 
@@ -151,24 +144,14 @@ def not_small(
     for each in (*program.loaders, *by_hand(program)):
         size, steps = smallest(each), [step for step in program.steps if each.site in (*step.loaders, step.loop.site)]
         if size is not None and size <= ENOUGH_TOLD and each.role in ("training", "both"):
-            if bounds(program, each, steps, size)[0] < SMALL or any(step.draws for step in steps):
+            small, _ = bounds(program, each, steps, size)
+            if not small or any(step.draws for step in steps):
                 return
-            if size < ENOUGH:
+            if size < ENOUGH and small >= SMALL:
                 yield grown(program, each, steps, (size, size, size * 4), assumes, changed, None)
             else:
                 yield codemod.refuse(place(each), f"{who(program, each)} takes batches of {size} samples", UNMEASURED)
             return
-
-
-def named(program: TrainingProgram, site: Site) -> Iterator[Refusal]:
-    """What is called the size of a batch, where batches are made by what was not followed."""
-    files = [module for module in program.modules.by_path.values() if module.path.suffix != STUB]
-    said = [(int(found[1]), each, found.start(1)) for each in files for found in NAMED.finditer(each.text)]
-    size, file, start = min((each for each in said if each[0] > 1), key=lambda each: each[0], default=(0, None, 0))
-    if file is not None and size <= NARROW:
-        line = file.text.count("\n", 0, start) + 1
-        message = f"line {line} of {file.path.name} speaks of batches of {size} samples, {TOO_FEW}"
-        yield codemod.refuse(site, message, f"who makes them was not followed; where larger ones fit, {OTHER_RATE}")
 
 
 def who(program: TrainingProgram, loader: Loader) -> str:
@@ -247,47 +230,3 @@ def grown(  # noqa: PLR0913
 
 Rate = tuple[Site, float, str]
 """Where a learning rate is written (or the call that takes torch's own), what it is, and what it becomes."""
-
-
-def accumulated(
-    program: TrainingProgram, loader: Loader, steps: list[Step], by: Accumulation | Argument, sizes: Bounds
-) -> Iterator[Finding | Refusal]:
-    """Steps that sum the gradients of several small batches, ``by`` their own lines or a framework's argument."""
-    size, small, enough = sizes
-    batch, own = loader.argument("batch_size"), isinstance(by, Accumulation)
-    sums = by.steps if isinstance(by, Accumulation) else by
-    many, joins = one_number(sums), 0 < size <= max(NARROW, small) and one_number(batch) == size
-    factor = factor_of(size, many, max(ENOUGH, enough)) if many is not None and joins else 1
-    if many is None and size <= TINY and own:
-        message = f"every update takes several forward and backward passes over batches of {size}: fewer may do"
-        unseen = "how many batches add up is not written down: change it, and the batch, where they are worked out"
-        yield codemod.refuse(place(loader), message, unseen)
-    if many is None or factor == 1:
-        return
-    message = joined(size, many, factor) + said_beside(batch, sums)
-    counted = by.guard if isinstance(by, Accumulation) else sums.site or loader.site
-    seen = (*of_loader(program, loader, "batch_size"), of_value("the number of accumulated batches", sums, counted))
-    reason = why_not_written(batch, sums)
-    if batch.edit_at is not None and batch.edit_at == sums.edit_at:
-        reason = "one number says how many are read and added up: put those of one size together, and take their mean"
-    elif reason is None and isinstance(by, Accumulation) and not by.divided:
-        reason = "the loss is not divided by the number of accumulated batches: the gradient would shrink with it"
-    norm = norm_of(program, steps)
-    if norm is not None or not own:
-        message += "; that changes the recipe a little: "
-        message += f"{norm} sees the statistics of larger batches" if norm else "samples may not be divisible by both"
-    values: list[tuple[Site, int | str]] = []
-    if batch.edit_at is not None and sums.edit_at is not None:
-        follows = sums.edit_at.kind == "BinOp" and any(is_inside(read, sums.edit_at) for read in batch.reads)
-        values = [(batch.edit_at, size * factor), *(() if follows else ((sums.edit_at, many // factor),))]
-    loops = [site for step in steps for site in (step.loop.site, *(act.function for act in step.backwards)) if site]
-    yield codemod.offer(
-        place(loader),
-        message,
-        reason,
-        plan=Plan(tuple(values), tuple(loops)),
-        risk=Risk.EQUIVALENT if norm is None and own else Risk.RECIPE,
-        evidence=seen,
-        assumes=(LEARNS_IN_LARGER, *on_defaults(batch, sums)),
-        worth=Worth.SOME if size <= SMALL else Worth.SMALL,
-    )

@@ -119,6 +119,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 message = f"whether {called(loader)} has workers is said by a mapping that is read when the script runs"
                 reason = "look there for num_workers (as many as there are CPUs, at most 16) and persistent_workers"
                 yield codemod.refuse(loader.site, message, reason)
+        elif is_own(loader) and workers.state == "option" and workers.values == (None,):
+            message = f"{called(loader)} has as many workers as {workers.option} says, which has no default"
+            yield codemod.refuse(loader.site, message, f"pass {workers.option}: as many as there are CPUs, at most 16")
         elif place(loader) not in waiting and not has_none(workers) and has_any(workers):
             yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
             if restarts(program, loader):

@@ -19,15 +19,14 @@ Use instead
             images, labels = images.to(device), labels.to(device)
             loss = criterion(model(images), labels)
 
-    Tensors that the program makes beside them move too (hidden states, masks). Where only a constant or an option's
-    default keeps a training on the CPU or Apple's GPU (``device = "cpu"``, ``"mps"``, ``--device``), that one place is
-    changed: what it says stays for machines without CUDA. Lightning's ``accelerator="cpu"`` becomes ``"auto"``;
-    before 2.0 its trainer is given ``gpus``.
+    Tensors that the program makes beside them move too. Where only a constant or an option's default keeps a training
+    on the CPU or Apple's GPU (``device = "cpu"``, ``--device``), that one place is changed: what it says stays for
+    machines without CUDA. Lightning's ``accelerator="cpu"`` becomes ``"auto"``, before 2.0 it is given ``gpus``.
 
 When refused
     Nothing is said of data that are known to be few. It is refused
 
-    - where only a part of the training is moved: move the model, its batches and what the step makes;
+    - where only a part of the training is moved, or what would move is not followed;
     - where the program speaks of the CPU itself;
     - where the model acts in an environment, a state at a time, and has no wide convolution;
     - where a sequence is packed by its lengths, or a model is scripted, quantised or exported;
@@ -35,8 +34,7 @@ When refused
 
 Risk
     equivalent: other kernels round differently, and dropout draws from the GPU's generator. Without a GPU nothing
-    changes. A checkpoint that was written on a GPU names it: ``torch.load`` needs ``map_location="cpu"`` on a machine
-    without.
+    changes. A checkpoint of a GPU names it: without one ``torch.load`` needs ``map_location="cpu"``.
 
 Measured
     Not measured in isolation.
@@ -45,7 +43,7 @@ Measured
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from turbofix.assumptions import ALL_MOVED, ON_GPU, OPTION_DEFAULT
 from turbofix.codemod import Codemod
@@ -142,11 +140,14 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
 def held_back(program: TrainingProgram) -> Iterator[Finding | Refusal]:
     """A training that moves by a device, which a literal or an option's default keeps on the CPU."""
     if not program.held:
-        left = [step for step in program.steps if step.device.where == "cpu"]
-        if left and program.names_cuda and not program.device.reaches_cuda:
-            message = "the training stays on the CPU although the script chooses a GPU"
-            reason = "only a part of it is moved there: move the model, its batches and what the step makes"
-            yield codemod.refuse(left[0].loop.site, message, reason, evidence=(of_loop(left[0]),))
+        left: Sequence[Step] = [step for step in program.steps if step.device.where == "cpu"]
+        message = "the training stays on the CPU although the script chooses a GPU"
+        reason = "only a part of it is moved there: move the model, its batches and what the step makes"
+        if not (left and program.names_cuda and not program.device.reaches_cuda):
+            message = "nothing here speaks of CUDA: no step of this training reaches such a GPU"
+            reason = answers_one(program) or "what would move was not followed: move the model and each batch to one"
+            left = [] if program.names_cuda or any(is_toy(program, each) for each in program.steps) else program.steps
+        yield from (codemod.refuse(each.loop.site, message, reason, evidence=(of_loop(each),)) for each in left[:1])
         return
     site, options = program.held[0].site, [each.option for each in program.held if each.option is not None]
     message = "no step of this training reaches a CUDA GPU although it moves by a device: this chooses it"

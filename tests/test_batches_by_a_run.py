@@ -69,3 +69,26 @@ if "--adam" in sys.argv:
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
 else:
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)"""
+
+
+def said(text: str) -> list[tuple[str, str | None]]:
+    chosen = [each for each in registry.load() if each.name == "larger-batch"]
+    found = pipeline.analyze(ENTRY, MemoryWorkspace({ENTRY: text}), chosen, Target()).findings
+    return [(each.message, each.why_not) for each in found]
+
+
+def test_of_what_gives_whole_pictures_a_run_tells_as_well() -> None:
+    whole = PICTURES.format(size=16).replace("nn.Flatten(), nn.LazyLinear(10)", "nn.ConvTranspose2d(256, 3, 5)")
+    ((message, why_not),) = said(whole.replace("cross_entropy(model(x.cuda()), y", "mse_loss(model(x.cuda()), x"))
+    assert message == "`loader` takes batches of 16 samples"
+    assert str(why_not).startswith("a run tells whether they fill the GPU")
+
+
+@pytest.mark.parametrize(("size", "few"), [(32, "only where a sample"), (256, "which may not fill a GPU")])
+def test_a_size_that_has_a_name_is_told_where_nobody_sees_what_it_is_for(size: int, few: str) -> None:
+    unseen = f"from loading import feed\n\nbatch_size = {size}\nloader = feed(batch_size)"
+    made = "loader = DataLoader(photos, batch_size=16, shuffle=True)"
+    ((message, why_not),) = said(PICTURES.format(size=16).replace(made, unseen))
+    assert message.startswith(f"line 10 of train.py speaks of batches of {size} samples, ")
+    assert few in message
+    assert str(why_not).startswith("who makes them was not followed")

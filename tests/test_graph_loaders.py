@@ -44,6 +44,18 @@ def test_collating_graphs_is_work() -> None:
     assert workers(GRAPHS) == [9]
 
 
+def test_so_it_is_where_the_graphs_lie_in_a_list() -> None:
+    own = "class Graphs(torch.utils.data.Dataset):\n    def __init__(self, graphs):\n        self.graphs = graphs\n"
+    own += "    def __len__(self):\n        return len(self.graphs)\n"
+    own += "    def __getitem__(self, index):\n        return self.graphs[index]\n\n"
+    listed = GRAPHS.replace("def train", f"{own}def train").replace(
+        "DataLoader(dataset,", "DataLoader(Graphs(dataset),"
+    )
+    assert workers(listed) == [17]
+    plain = listed.replace("from torch_geometric.loader", "from torch.utils.data")
+    assert workers(plain) == []
+
+
 def test_sampling_neighbours_in_memory_is_left_alone() -> None:
     sampled = GRAPHS.replace("loader import DataLoader", "loader import NeighborLoader")
     sampled = sampled.replace("DataLoader(dataset,", "NeighborLoader(dataset, [10],")

@@ -100,6 +100,49 @@ def test_a_graph_that_is_kept_is_no_wait() -> None:
     assert sum_.gain is None
 
 
+def test_workers_that_an_option_without_a_default_counts_are_to_be_passed() -> None:
+    option = "import argparse\n\nparser = argparse.ArgumentParser()\nparser.add_argument('--workers', type=int)\n"
+    text = TRAINING.replace("LAYERS", WIDE).replace("shuffle=True", "num_workers=parser.parse_args().workers")
+    (left,) = [
+        each for each in findings(option + text) if each.codemod == "loader-workers" and "loader" in each.message
+    ]
+    assert not left.fixable
+    assert left.why_not == "pass --workers: as many as there are CPUs, at most 16"
+
+
+@pytest.mark.parametrize(("here", "told"), [("settings.device", True), ("torch.device('cuda')", False)])
+def test_a_training_that_never_speaks_of_a_gpu_is_told(here: str, *, told: bool) -> None:
+    text = (
+        TRAINING.replace("LAYERS", WIDE)
+        .replace(".cuda()", "")
+        .replace("model = Net()", f"import settings\n\nmodel = Net()\nhere = {here}")
+    )
+    said = [each for each in findings(text) if each.codemod == "use-cuda" and "speaks of CUDA" in each.message]
+    assert [each.fixable for each in said] == [False] * told
+    few = DATA.replace("500000", "300")
+    less = pipeline.analyze(
+        ENTRY, MemoryWorkspace({ENTRY: text, ENTRY.with_name("data.py"): few}), registry.load(), Target()
+    )
+    assert not [each for each in less.findings if "speaks of CUDA" in each.message]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("found = self.table.gather(0, x[:, 0, 0, 0].long().cpu())", "a table on the host is looked up"),
+        ("found = self.table.gather(0, x[:, 0, 0, 0].long())", None),
+        ("places = self.places.to(x.device)", "what the module keeps is copied to the GPU"),
+        ("self.places = self.places.to(x.device)", None),
+        ("places = self.places.to(self.device)", None),
+        ("rows = torch.tensor(self.rows[x.shape[0]]).to(x.device)", "a tensor is made of what the host holds"),
+    ],
+)
+def test_what_a_forward_pass_brings_from_the_host_is_told(line: str, told: str | None) -> None:
+    text = TRAINING.replace("LAYERS", WIDE).replace("    return self.layers", f"    {line}\n        return self.layers")
+    said = [each for each in findings(text) if each.codemod == "device-tensors" and each.site.line == 15]
+    assert [each.message.startswith(told or "") for each in said if not each.fixable] == [True] * (told is not None)
+
+
 def test_a_save_without_a_file_saves_nothing() -> None:
     found = findings(TRAINING.replace("LAYERS", WIDE).replace(', "net.pt")', ")"))
     (lost,) = [each for each in found if each.codemod == "crash-checkpoint"]

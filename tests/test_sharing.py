@@ -37,6 +37,11 @@ B = FileReport(Path("/project/b.py"), "pytorch", trains=True)
         (B, None),
         (replace(B, acts_on=frozenset({(ENGINE, 3), (ENGINE, 6), (B.path, 4)})), None),
         (replace(B, acts_on=frozenset({(ENGINE, 5)})), "it is not known to be right there"),
+        # nor does it object where it leaves it to others, which are asked themselves
+        (
+            replace(B, findings=(replace(REFUSED, why_not="other scripts may call the function that returns it"),)),
+            "it is not known to be right there",
+        ),
         # a file that starts nothing, or trains nothing
         (replace(B, acts_on=frozenset({(ENGINE, 5)}), defines=True), None),
         (replace(B, acts_on=frozenset({(ENGINE, 5)}), trains=False), None),

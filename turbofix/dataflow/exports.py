@@ -11,8 +11,13 @@ from pathlib import Path
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
-from turbofix.source.names import dotted
+from turbofix.library.tables import NAMES, SHOWING_METHODS
+from turbofix.source.answers import every, parents_in
+from turbofix.source.names import dotted, targets, targets_of
 from turbofix.source.nodes import parse, unreadable, walk
+
+_SHOWING = (SHOWING_METHODS | NAMES["logging_methods"] | {"print", "pprint"}) - {"log"}
+"""What shows what it is given, by its name (``log`` may be a logarithm)."""
 
 
 def takers(analysis: Analysis, module: ModuleFile, names: Set[str]) -> Iterator[tuple[ast.AST, ModuleFile]]:
@@ -50,6 +55,39 @@ def called_outside(analysis: Analysis, module: ModuleFile, function: ast.AST) ->
     names = [each.name for each in above if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
     called = re.compile(rf"\b{re.escape(names[0])}\(")
     return next((path for _, path in takers_outside(analysis, module, {names[-1]}, called.search)), None)
+
+
+def reads_result(text: str, function: str, cls: str | None) -> bool:
+    """Whether a file may do more with what a function gives than to show it, by the function's name; by its class's, if
+    that calls it (``forward``)."""
+    if unreadable(text):
+        return True
+    tree = parse(text)
+    name = cls if cls is not None and (function == "forward" or function.startswith("__")) else function
+    for node in walk(tree):
+        if not isinstance(node, (ast.Name, ast.Attribute)) or (dotted(node) or "").rpartition(".")[2] != name:
+            continue
+        call = parents_in(tree).get(node)
+        if name == cls or not isinstance(call, ast.Call) or call.func is not node:
+            return True
+        statement = parents_in(tree).get(call)
+        given = targets_of(statement) if isinstance(statement, ast.Assign) else []
+        names = {dotted(single) for target in given for single in targets(target)}
+        kept = names and all(
+            isinstance(each.ctx, ast.Store) or _is_shown(each, tree)
+            for each in every(ast.Name, tree)
+            if each.id in names
+        )
+        if not (kept or isinstance(statement, ast.Expr) or _is_shown(call, tree)):
+            return True
+    return False
+
+
+def _is_shown(node: ast.AST, tree: ast.Module) -> bool:
+    """Whether a value goes into a text, or straight into a call that shows what it is given."""
+    above = parents_in(tree).get(node)
+    called = (dotted(above.func) or "").rpartition(".")[2] if isinstance(above, ast.Call) else None
+    return isinstance(above, ast.FormattedValue) or called in _SHOWING
 
 
 def _taken(tree: ast.Module, path: Path, source: Path, analysis: Analysis, names: Set[str]) -> Iterator[ast.AST]:

@@ -36,7 +36,7 @@ from turbofix.domain.values import (
 from turbofix.interpreter.definitions import parameters_given
 from turbofix.interpreter.execution import Execution
 from turbofix.records import dataclass
-from turbofix.source.names import parameters, targets
+from turbofix.source.names import loaded, parameters, targets
 from turbofix.source.places import COMPREHENSIONS
 
 STORING = frozenset({"append", "extend", "add", "insert", "put", "appendleft", "setdefault", "push", "send"})
@@ -56,6 +56,7 @@ _TAKING = frozenset({"items", "values", "get", "pop", "copy"})
 _CHOOSING = frozenset({"max", "min", "sorted"})
 _ASKING = frozenset({"len", "isinstance", "type", "hasattr", "callable", "id", "is_tensor"})
 """What tells nothing of a number."""
+_NUMBERS = frozenset({"float", "int", "numbers", "Number", "Real"})
 
 _EXACT = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub)
 _AROUND = (
@@ -212,9 +213,12 @@ class _Following:
             waiting += [(*place, self.plain, self.chosen, self.untouched, self.grown) for place in self._next()]
 
     def _reached_into(self) -> bool:
-        """Whether the expression that holds the value is only asked for an item or attribute, or whether it is None."""
+        """Whether the expression that holds the value is only asked for an item or attribute, or whether it is None, or
+        is the result of a call in which it is handed on under a name."""
         above = self.flow.facts.places.parent(self.node, self.frame.module)
         if self._is_asked(above):
+            return True
+        if isinstance(above, ast.Assign) and isinstance(self.node, ast.Call) and self._is(self.node, Mapping, Sequence):
             return True
         if not isinstance(above, (ast.Subscript, ast.Attribute)) or above.value is not self.node or is_part(above):
             return False
@@ -270,6 +274,9 @@ class _Following:
             return []
         if isinstance(parent, _AROUND):
             kept = isinstance(getattr(parent, "op", ast.Add()), _EXACT)
+            union = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.BitOr)
+            if union and any(self._is(each, Mapping) for each in ast.iter_child_nodes(parent)):
+                return [(frame, parent)]  # two dicts become one
             display = isinstance(parent, (ast.Tuple, ast.List, ast.Dict, ast.Set, *COMPREHENSIONS))
             computed = isinstance(parent, (ast.BinOp, ast.UnaryOp))
             self.plain = self.plain and kept and (display or computed or isinstance(parent, ast.Starred))
@@ -451,7 +458,8 @@ class _Following:
             return self._entered(call, callees)
         name = called(call)
         if name in _ASKING and isinstance(call.func, ast.Name):
-            return []
+            numbers = name == "isinstance" and call.args[-1] is not self.node and _NUMBERS & loaded(call.args[-1])
+            return self._use("control", call) if numbers and not self._is(self.node, Mapping, Sequence) else []
         if isinstance(call.func, ast.Name) and (
             (name == "float" and len(call.args) == 1) or (name == "dict" and self._is(call, Mapping))
         ):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from turbofix.source.site import Site
 
 
-_UNKNOWN = regex(r"\bnot (followed|known|seen)\b|^`turbofix explain")
-"""What a refusal says that has found nothing wrong: it could not tell."""
+_UNKNOWN = regex(r"\bnot (followed|known|seen)\b|^`turbofix explain|^other scripts may ")
+"""What a refusal says that has found nothing wrong: it could not tell, or leaves it to others, which are asked."""
 
 _OF_WORTH = frozenset(("on-gpu", "all-moved", "long-enough", "wide-enough"))
 """Assumptions that say whether something is gained: where they do not hold for another script, it loses nothing."""

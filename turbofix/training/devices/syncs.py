@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Literal
 
 from turbofix.dataflow.accumulators import accumulator_of
+from turbofix.dataflow.exports import reads_result
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.guards import Condition, none_test
 from turbofix.dataflow.placements import is_none
@@ -40,7 +40,7 @@ from turbofix.source.names import dotted, loaded, targets
 from turbofix.source.nodes import walk
 from turbofix.source.places import contains
 from turbofix.source.site import Site
-from turbofix.training.model import ALWAYS, Accumulator, Guard, Look, Placement, Show, Sync
+from turbofix.training.model import ALWAYS, Accumulator, Guard, Holds, Look, Placement, Show, Sync
 from turbofix.training.steps.acts import keeps_graph, loss_expression, stepper, wider
 from turbofix.training.steps.regions import no_grad, surely_no_grad
 
@@ -365,6 +365,7 @@ def _sync(  # noqa: PLR0913
         plain=_may_be_plain(event),
         looks=looks,
         shared=any(each.kind == "returned" for each in looks) and _is_shared(analysis, event),
+        dropped=bool(looks) and all(each.kind == "returned" for each in looks) and _is_dropped(analysis, event),
         replayed=use in ("stored", "returned") and any(map(_replays, facts.of("compile"))),
     )
 
@@ -393,13 +394,15 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
         ours: dict[str, Value | None] = {
             str(key): entry.value for key, entry in entries if any(map(is_read, flatten(entry.value)))
         }
-        holds: Literal["number", "list", "dict", "lists", "other"] = "other"
+        holds: Holds = "other"
+        row: tuple[str, ...] = ()
         sure = use.frame is here and all(map(is_read, held))
         if any(map(is_read, held)) and all(type(each) in (Host, Unknown) or is_number(each) for each in held):
             holds = "number"
         elif held and all(isinstance(each, Sequence) and each.kind == "list" for each in held):
             inner = members(join_all(map(_contents, held)))
             holds = "other" if any(isinstance(each, (Mapping, Sequence)) for each in inner) else "list"
+            holds, row = _row(inner, is_read) or (holds, ())
         elif any(isinstance(each, Mapping) for each in held) and all(isinstance(e, (Mapping, Unknown)) for e in held):
             sure = all(
                 isinstance(each, Mapping) and all(str(key) not in ours or entry.must for key, entry in entries)
@@ -420,12 +423,33 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
             facts.places.site(place, module),
             facts.places.site(facts.places.statement(place, module) or place, module),
             holds,
-            tuple(sorted({*ours} - {""})),
+            row or tuple(sorted({*ours} - {""})),
             sure,
             use.plain,
             use.untouched,
             use.grown,
         )
+
+
+def _row(rows: Iterable[Value], is_read: Callable[[Value], bool]) -> tuple[Holds, tuple[str, ...]] | None:
+    """What a list of rows that are all alike holds, and in which of their items numbers that were read are; None where
+    that is not known."""
+    found: set[tuple[Holds, tuple[str, ...]]] = set()
+    for each in rows:
+        items = each.items if isinstance(each, Sequence) else None
+        kept = {key: entry.value for key, entry in each.entries.items()} if isinstance(each, Mapping) else {}
+        ours = [value for value in (*(items or ()), *kept.values()) if any(map(is_read, flatten(value)))]
+        if not ours or not all(type(one) is Host or is_number(one) for value in ours for one in members(value)):
+            return None
+        if isinstance(each, Sequence) and each.kind != "set":
+            marks = tuple("float" if any(item is value for value in ours) else "" for item in items or ())
+            found.add(("tuples" if each.kind == "tuple" else "rows", marks))
+        elif isinstance(each, Mapping) and not each.open and all(entry.must for entry in each.entries.values()):
+            names = (str(key) for key, item in kept.items() if any(item is value for value in ours))
+            found.add(("dicts", tuple(names)))
+        else:
+            return None
+    return found.pop() if len(found) == 1 else None
 
 
 def _is_now_and_then(guard: Guard) -> bool:
@@ -474,9 +498,23 @@ def _contents(held: Value) -> Value | None:
     return join_all([*entries, *items, getattr(held, "element", None)])
 
 
+def _is_dropped(analysis: Analysis, event: Event) -> bool:
+    """Whether all that calls the function that a number is read in is known, and none of it takes the result."""
+    places, frames = analysis.facts.places, analysis.facts.frames(event)
+    function = places.scope(event.node, event.module)
+    cls = places.scope(function, event.module)
+    named = cls.name if isinstance(cls, ast.ClassDef) else None
+    return (
+        isinstance(function, ast.FunctionDef)
+        and len(frames) > 1
+        and isinstance(frames[0].scope, ast.Module)
+        and not any(reads_result(each.text, function.name, named) for each in analysis.execution.modules.values())
+    )
+
+
 def _is_shared(analysis: Analysis, event: Event) -> bool:
-    """Whether another file may call the function that a number is read in: it names it, if it is one of the file's own;
-    of others it names the function, and its class, and is not run by the program."""
+    """Whether another file may call the function that a number is read in, and look at the result: it names it, if it
+    is one of the file's own; of others it names the function, and its class, and is not run by the program."""
     places, execution = analysis.facts.places, analysis.execution
     above = [places.scope(event.node, event.module)]
     while not isinstance(above[-1], ast.Module):
@@ -487,7 +525,11 @@ def _is_shared(analysis: Analysis, event: Event) -> bool:
     words = [re.compile(rf"\b{re.escape(each)}\b") for each in named]
     run = {path.absolute() for path in ((event.module.path,) if own else execution.modules)}
     others = (execution.read(path) for path in execution.beside() if path.absolute() not in run)
-    return bool(words) and any(text is not None and all(each.search(text) for each in words) for text in others)
+    cls = next((each.name for each in above if isinstance(each, ast.ClassDef)), None)
+    return bool(words) and any(
+        text is not None and all(each.search(text) for each in words) and reads_result(text, names[0], cls)
+        for text in others
+    )
 
 
 def _replays(compiling: Event) -> bool:

@@ -32,13 +32,13 @@ from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.data.shapes import resized_in
 from turbofix.training.frameworks.unread import wish_at
-from turbofix.training.model import Compiling, Framework, Handed, Hazard, Loader, Model, ModuleSteps, Training
+from turbofix.training.model import Argument, Compiling, Framework, Handed, Hazard, Loader, Model, ModuleSteps, Training
 from turbofix.training.models.compiling import differentiated
 from turbofix.training.objects import models_given
 from turbofix.training.steps.losses import called_in
 from turbofix.training.told.overlooked import shown_by_the_bar
 from turbofix.training.told.removed import rows
-from turbofix.training.told.written import written_of
+from turbofix.training.told.written import meaning, written_of
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 FITS = tuple(f"{name}.fit" for name in _TRAINERS)
@@ -50,6 +50,16 @@ _CLI = (
     "pytorch_lightning.utilities.cli.LightningCLI",
 )
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+
+_STRATEGIES = {
+    "DDPStrategy": "ddp",
+    "DDPPlugin": "ddp",
+    "SingleDeviceStrategy": "auto",
+    "FSDPStrategy": "fsdp",
+    "DeepSpeedStrategy": "deepspeed",
+}
+_HIDING = {None, "precision_plugin"}
+"""What may give a strategy a precision of its own."""
 
 _OLD = {name for name, found in rows().items() if name and found[0].call == "*lightning*.Trainer"}
 _OLD |= words("training_epoch_end validation_epoch_end test_epoch_end optimizer_idx")
@@ -290,6 +300,8 @@ def _training(analysis: Analysis, made: Made, modules: list[Value], *, resumes: 
         name: argument_from(each, made.origin.module, facts, analysis.reads)
         for name, each in sorted(passed.keywords.items())
     }
+    if "strategy" in passed.keywords:
+        arguments["strategy"] = _by_name(arguments["strategy"], passed.keywords["strategy"].value)
     models = models_given(analysis, modules)
     steps = _steps(analysis, modules, arguments, resumes=resumes)
     return Training(
@@ -303,6 +315,24 @@ def _training(analysis: Analysis, made: Made, modules: list[Value], *, resumes: 
         module=steps,
         in_bar=tuple(facts.places.site(*each) for each in shown_by_the_bar(written_of(analysis))),
     )
+
+
+def _by_name(given: Argument, value: Value | None) -> Argument:
+    """A strategy with the names of objects in their place: ``DDPStrategy(...)`` is "ddp"."""
+    names: dict[object, None] = {}
+    for each in members(value):
+        made = each.origin if isinstance(each, Opaque) else None
+        call = made.node if made is not None else None
+        if isinstance(each, Const):
+            names[each.value] = None
+        elif made is not None and isinstance(call, ast.Call) and _HIDING.isdisjoint(x.arg for x in call.keywords):
+            called = meaning(call.func, made.module.tree)
+            names[_STRATEGIES.get(called.rpartition(".")[2]) if "lightning" in called else None] = None
+        else:
+            return given
+    if None in names or given.state != "unknown" or not names:
+        return given
+    return replace(given, state="value" if len(names) == 1 else "may", values=(*names,))
 
 
 def _steps(
@@ -385,9 +415,19 @@ def _logged(analysis: Analysis, events: list[Event]) -> Iterator[tuple[Site, str
         for node in getattr(told and told.node, "values", [told and told.node]):
             read = [each for one in facts.at(node) if one.name == "item" for each in members(one.receiver)]
             tensor = getattr(getattr(node, "func", None), "value", None)
+            copied = [one for one in facts.at(tensor) if one.name == "cpu" and read] if tensor is not None else []
+            if copied:  # `loss.detach().cpu().item()`
+                read = [each for one in copied for each in members(one.receiver)]
+                if call.arguments is not None and "sync_dist" in call.arguments.keywords and any(map(_is_made, read)):
+                    continue  # processes that share GPUs do not add up what may have been made on the host
+                tensor = getattr(getattr(tensor, "func", None), "value", None)
             text = places.text(tensor, call.module) if tensor is not None else ""
             if text and read and all(map(_may_be_there, read)) and ".cpu()" not in text:
                 yield places.site(node, call.module), text
+
+
+def _is_made(value: Value) -> bool:
+    return not isinstance(value, Tensor) or "made" in value.roles
 
 
 def _may_be_there(value: Value) -> bool:

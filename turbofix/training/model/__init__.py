@@ -28,6 +28,7 @@ from turbofix.training.model.devices import Chore as Chore
 from turbofix.training.model.devices import Creation as Creation
 from turbofix.training.model.devices import Held as Held
 from turbofix.training.model.devices import Helper as Helper
+from turbofix.training.model.devices import Holds as Holds
 from turbofix.training.model.devices import HostIndex as HostIndex
 from turbofix.training.model.devices import Look as Look
 from turbofix.training.model.devices import Made as Made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from turbofix.dataflow.known import ABSENT, ALWAYS, Placement
 from turbofix.records import dataclass
@@ -114,19 +114,23 @@ class Show:
     alone: bool = True  # the statement does nothing else and nothing reads its result
 
 
+Holds: TypeAlias = Literal["number", "list", "dict", "lists", "dicts", "tuples", "rows", "other"]
+
+
 @dataclass(frozen=True)
 class Look:
     """What becomes of a number that was read, wherever it went: what uses it in each step, and where else it is seen.
 
     Of what is ``seen``, ``site`` gives it: itself (``holds`` is "number"), or the list or dict (of numbers, of "lists")
-    that keeps it, under ``keys``. ``sure``: no other number may be there, and all of the keys are. ``plain``,
-    ``untouched``, ``grown``: as ``dataflow.Use`` has them.
+    that keeps it, under ``keys``; or a list of "dicts", "tuples" or lists ("rows"), where ``keys`` are those of each
+    dict, or have a word for each item that is such a number, and "" for the others. ``sure``: no other number may be
+    there, and all of the keys are. ``plain``, ``untouched``, ``grown``: as ``dataflow.Use`` has them.
     """
 
     kind: Literal["shown", "control", "summed", "stored", "returned", "passed", "other", "seen"]
     site: Site
     statement: Site
-    holds: Literal["number", "list", "dict", "lists", "other"]
+    holds: Holds
     keys: tuple[str, ...]
     sure: bool
     plain: bool
@@ -148,7 +152,7 @@ class Sync:
     ``replayed``: a part of the program is compiled to be replayed from CUDA graphs, whose results lie in memory that
     the next step uses again. ``looks``: what becomes of a number in all of the program, up to where it is looked at no
     more than now and then. ``shared``: another file may call the function that returns it: it names the function, or
-    its class.
+    its class. ``dropped``: nothing in the program takes what the function returns.
     """
 
     site: Site
@@ -171,6 +175,7 @@ class Sync:
     replayed: bool = False
     looks: tuple[Look, ...] = ()
     shared: bool = False
+    dropped: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from turbofix.domain.scopes import ModuleFile
 from turbofix.library.tables import FROM_HOST, words
 from turbofix.source.answers import once_per_node, parents_in
+from turbofix.source.names import dotted, targets_of
 from turbofix.source.nodes import walk
 from turbofix.training.told.written import Found, Written, calls_by_name, function_of, last, meaning
 
-_MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")
+_MAKERS = words("""
+    zeros ones empty full rand randn randint randperm arange linspace eye hamming_window hann_window blackman_window
+    """)
 _DEFAULTS = words("set_default_device set_default_tensor_type")
 _ASKING = words("None hasattr shape size len cache")
 
@@ -87,12 +90,39 @@ _COPYING = ("torch.tensor", "torch.as_tensor")
 
 def copied_from_host(written: Written) -> Found:
     """``torch.FloatTensor(states).to(device)`` and ``torch.tensor(states, device=device)`` in a training step."""
-    for call, module in _calls_in(written, ("to", "cuda", "tensor", "as_tensor")):
+    for call, module in _calls_in(written, ("to", "cuda", "tensor", "as_tensor"), "forward"):
         inner = call if meaning(call.func, module.tree) in _COPYING else call.func
         made = [each for each in walk(inner) if isinstance(each, ast.Call) and last(each) in FROM_HOST]
         named = any(isinstance(each, ast.Name) for one in made for given in one.args for each in walk(given))
         if named and _is_to_device(call):
             yield call, module
+
+
+def looked_up(written: Written) -> Found:
+    """``table.gather(-1, t.cpu())``: the table lies on the host, the indices on the GPU."""
+    for module in written.modules:
+        for call in calls_by_name(module.tree).get("gather", ()):
+            if any(isinstance(each, ast.Call) and last(each) == "cpu" for each in call.args):
+                yield call, module
+
+
+def left_on_host(written: Written) -> Found:
+    """``self.positions.to(x.device)`` in a forward pass."""
+    for call, module in _calls_in(written, ("to",), "forward"):
+        moved = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else None
+        given = [dotted(each) or "" for each in (*call.args[:1], *(word.value for word in call.keywords))]
+        own = moved is not None and moved.startswith("self.") and moved.count(".") == 1
+        of_another = any(each.endswith(".device") and not each.startswith("self.") for each in given)
+        if own and of_another and moved not in _set_around(call, module):
+            yield call, module
+
+
+def _set_around(node: ast.AST, module: ModuleFile) -> set[str | None]:
+    """What the statement around an expression sets: ``self.mask = self.mask.to(x.device)`` copies it once."""
+    parents = parents_in(module.tree)
+    while node in parents and not isinstance(node, ast.stmt):
+        node = parents[node]
+    return {dotted(each) for each in targets_of(node)}
 
 
 def _makes(call: ast.Call, module: ModuleFile) -> bool:
@@ -106,6 +136,6 @@ def _is_to_device(call: ast.Call) -> bool:
 
 
 SHAPES: dict[str, Callable[[Written], Found]] = {
-    each.__name__: each for each in (filters_anew, made_on_host, copied_from_host)
+    each.__name__: each for each in (filters_anew, made_on_host, copied_from_host, looked_up, left_on_host)
 }
 """The shapes that the table may name."""
