@@ -68,12 +68,6 @@ class Plan:
     islands: tuple[Called, ...] = ()
 
 
-def half_for(program: TrainingProgram, step: Step) -> str:
-    """What a step computes in: bfloat16, but where only float16 is there, or a part of it computes in that anyway."""
-    narrow = any(needs_float16(model) is not None for model in models_of(program, step))
-    return "float16" if narrow or program.target.capability < AMPERE else "bfloat16"
-
-
 def plan_for(program: TrainingProgram, step: Step, half: str, taken: set[Site]) -> tuple[Plan, tuple[Assumption, ...]]:
     """What to rewrite for one training step, and what that rests on.
 

@@ -174,3 +174,9 @@ def unsafe_call(calls: Iterable[Called], half: str, here: Path, outside: Collect
                 where = call.site.line_from(here)
                 return f"{where} fills with a number that float16 cannot hold: use torch.finfo(x.dtype).min"
     return None
+
+
+def half_for(program: TrainingProgram, step: Step) -> str:
+    """What a step computes in: bfloat16, but where only float16 is there, or a part of it computes in that anyway."""
+    narrow = any(needs_float16(model) is not None for model in models_of(program, step))
+    return "float16" if narrow or program.target.capability < AMPERE else "bfloat16"

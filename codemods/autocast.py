@@ -62,7 +62,7 @@ from turbofix.training.model import (
 
 from ._loaders import whole
 from ._precision import PRODUCTS, THERE, autocast_of, called, models_of, on_a_gpu, requote, written
-from ._regions import Plan, half_for, plan_for
+from ._regions import Plan, plan_for
 from ._scaler import scale
 from ._sixteen import EVALUATED, VOLTA, keep_wide, worth_of
 from ._sixteen_accelerate import under_accelerate
