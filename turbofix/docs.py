@@ -1,7 +1,11 @@
-"""The generated part of the README: ``python -m turbofix.docs`` writes it, ``--check`` fails when it is stale."""
+"""The generated pages: ``python -m turbofix.docs`` writes them, ``--check`` fails when one is stale.
+
+The README's table of codemods comes from their docstrings; ``docs/map.md`` has the first line of every file.
+"""
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,21 +41,39 @@ def fill(text: str, codemods: Sequence[Codemod]) -> str:
     return f"{head}{BEGIN}\n\n{table(codemods)}\n\n{END}{tail}"
 
 
+def chart(root: Path) -> str:
+    """Every file of the product and what is found in it, by folder: the first sentence of its docstring."""
+    lines = ["# Every file, in one line", "", "Written by `python -m turbofix.docs`, from the docstrings."]
+    folder = None
+    for path in sorted((*root.glob("turbofix/**/*.py"), *root.glob("codemods/*.py")), key=lambda path: path.parts):
+        words = ast.get_docstring(ast.parse(path.read_bytes()))
+        if not words:
+            continue
+        here = path.parent.relative_to(root).as_posix()
+        if here != folder:
+            lines += ["", f"## {here}/", ""]
+            folder = here
+        first = " ".join(words.split("\n\n")[0].split())
+        lines.append(f"- `{path.name}`: {first}" if path.name != "__init__.py" else f"{first}\n")
+    return "\n".join(lines) + "\n"
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Write the README of the current folder; with ``--check`` tell whether it is up to date (exit status 1: not)."""
-    readme = Path("README.md")
+    """Write the pages of the current folder; with ``--check`` tell whether they are up to date (exit status 1: not)."""
+    readme, atlas = Path("README.md"), Path("docs/map.md")
     try:
-        text = readme.read_text(encoding="utf-8")
-        filled = fill(text, registry.load())
+        pages = {readme: fill(readme.read_text(encoding="utf-8"), registry.load())}
+        pages[atlas] = chart(Path.cwd())
     except (OSError, ValueError, registry.PackError) as error:
         sys.stderr.write(f"{readme}: {error}\n")
         return 2
+    stale = [page for page, text in pages.items() if not page.exists() or page.read_text(encoding="utf-8") != text]
     if "--check" in arguments:
-        if filled != text:
-            sys.stderr.write(f"{readme} is stale: run `python -m turbofix.docs`\n")
-            return 1
-        return 0
-    readme.write_text(filled, encoding="utf-8")
+        for page in stale:
+            sys.stderr.write(f"{page} is stale: run `python -m turbofix.docs`\n")
+        return 1 if stale else 0
+    for page in stale:
+        page.write_text(pages[page], encoding="utf-8")
     return 0
 
 
