@@ -22,7 +22,6 @@ from ._sixteen import (
     AMPERE,
     LOGIT_LOSSES,
     islands,
-    needs_float16,
     refuse_model,
     refuse_program,
     refuse_second_passes,

@@ -64,7 +64,7 @@ from ._loaders import whole
 from ._precision import PRODUCTS, THERE, autocast_of, called, models_of, on_a_gpu, requote, written
 from ._regions import Plan, plan_for
 from ._scaler import scale
-from ._sixteen import EVALUATED, VOLTA, keep_wide, worth_of
+from ._sixteen import EVALUATED, VOLTA, half_for, keep_wide, worth_of
 from ._sixteen_accelerate import under_accelerate
 from ._sixteen_switches import under_lightning, under_trainer
 from ._sixteen_there import already_there, left_out

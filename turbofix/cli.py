@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import enum
 import functools
@@ -429,6 +430,7 @@ def verify(  # noqa: PLR0913
     chosen = choose(select, ignore, risk, gpu, torch_version)
     options = options_of_runs(context)
     arguments = script_arguments(context)
+    card = card_named(gpu) if gpu else None
     try:
         if candidate is None:
             request = verifying.plan_verification(script, arguments, chosen, options, Workspace())
@@ -444,7 +446,7 @@ def verify(  # noqa: PLR0913
             raise
         verification = no_verdict(str(reason), options)
     else:
-        verification = run_verification(request, quiet, verbose)
+        verification = run_verification(dataclasses.replace(request, card=card), quiet, verbose)
     show_verification(verification, telling.Output(Format(output_format.value), output_file))
     if candidate is None and verification.kept and not quiet:
         say("`turbofix apply --verify --write` writes what was kept")
@@ -557,6 +559,7 @@ def apply_verified(  # noqa: PLR0913
     except verifying.NothingToChange as reason:
         say(str(reason))
         return CLEAN
+    request = dataclasses.replace(request, card=card_named(chosen.gpu) if chosen.gpu else None)
     verification = run_verification(request, output.quiet, output.verbose)
     show_verification(verification, output if output.format is Format.JSON else telling.Output(), to_stderr=not write)
     if verification.verdict not in ("pass", "fail"):

@@ -45,8 +45,15 @@ class Range:
     @property
     def in_words(self) -> str:
         """Both ends, with two figures."""
-        low, high = f"{self.low:.2g}", f"{self.high:.2g}"
+        low, high = (f"{each:.0f}" if each >= 10 else f"{each:.2g}" for each in (self.low, self.high))
         return low if low == high else f"{low}–{high}"
+
+    @property
+    def as_factor(self) -> str:
+        """A ratio as people read it."""
+        if 1 / NO_DIFFERENCE < self.median < NO_DIFFERENCE:
+            return "no measurable difference"
+        return f"{self.in_words}×"
 
 
 @dataclass(frozen=True)
@@ -82,11 +89,9 @@ class Estimate:
         }
 
     @property
-    def in_words(self) -> str:
-        """As people read it."""
-        if self.step_ms is None:
-            return f"no estimate for an {self.gpu}: {self.refused}"
-        return f"estimated on {self.gpu}: {self.step_ms.in_words} ms a step ({self.bound}-bound)"
+    def step_ms_in_words(self) -> str:
+        """How long a step takes."""
+        return f"{self.step_ms.in_words} ms a step" if self.step_ms else f"no figure: {self.refused}"
 
 
 def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from turbofix.report.text import Style
 
 if TYPE_CHECKING:
-    from turbofix.estimate.step import Range
     from turbofix.verify.profile import Profile
 
 _BOUNDS = {
@@ -19,7 +18,6 @@ _BOUNDS = {
     "unknown": "what takes the time is not known",
 }
 _BAR = 30  # characters
-_SEEN = 1.1  # a factor nearer to 1 is no difference that can be measured
 
 
 def render_json(profile: Profile) -> str:
@@ -53,10 +51,10 @@ def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (fro
         lines += ["", f"  what the changes would bring, one on top of the other (estimated, {estimate.gpu})"]
     for advice in profile.advice:
         speedup = advice.estimate.speedup if advice.estimate else None
-        told = _factor(speedup) if speedup else f"no estimate: {advice.why_not}"
+        told = speedup.as_factor if speedup else f"no estimate: {advice.why_not}"
         lines.append(style.wrap(told, 4, f"{advice.codemod:<18}"))
     if profile.whole is not None and profile.whole.speedup is not None:
-        lines.append(style.wrap(_factor(profile.whole.speedup), 4, f"{'all of them':<18}", "bold"))
+        lines.append(style.wrap(profile.whole.speedup.as_factor, 4, f"{'all of them':<18}", "bold"))
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -67,9 +65,3 @@ def _headline(profile: Profile) -> str:
         return f"{words} (measured on {profile.device})"
     step = f"a step takes {estimate.step_ms.in_words} ms, " if estimate.step_ms else ""
     return f"{step}{words} (estimated on {estimate.gpu}; the time for data is measured here)"
-
-
-def _factor(speedup: Range) -> str:
-    if 1 / _SEEN < speedup.median < _SEEN:
-        return "no measurable difference"
-    return f"{speedup.in_words}×"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from turbofix.report.text import Style
 
 if TYPE_CHECKING:
+    from turbofix.estimate.step import Estimate
     from turbofix.verify import Verification
 
 _MARKS = {"kept": ("+", "green"), "dropped": ("-", "red"), "unverified": ("?", "yellow")}
@@ -31,6 +32,9 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
     if verification.steps:
         lines.append(_row("learning", f"{verification.steps} optimizer steps compared on {verification.device}", style))
     lines.append(_row("speed", _speed(verification), style))
+    if verification.estimate is not None and (brings := verification.estimate.speedup) is not None:
+        words = f"{brings.in_words}× ({verification.estimate.bound}-bound, {verification.estimate.step_ms_in_words})"
+        lines.append(_row("estimated", f"on {verification.estimate.gpu}: {words}", style))
     if verification.candidate.peak_memory_bytes and verification.baseline.peak_memory_bytes:
         before, after = verification.baseline.peak_memory_bytes, verification.candidate.peak_memory_bytes
         lines.append(_row("memory", f"peak {before / 2**20:,.0f} MiB before, {after / 2**20:,.0f} MiB after", style))
@@ -47,7 +51,7 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
     told: dict[str, str] = {}
     for judgement in verification.codemods:
         mark, color = _MARKS[judgement.verdict]
-        gain = f"  {judgement.speedup:.3g}×" if judgement.speedup is not None else ""
+        gain = f"  {judgement.speedup:.3g}×" if judgement.speedup is not None else _estimated(judgement.estimate)
         lines.append(f"  {style.paint(f'{mark} {judgement.verdict:<10}', color)} {judgement.codemod}{gain}")
         if judgement.reason:
             # a long sentence that holds for several is said once
@@ -66,6 +70,13 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
     if verification.scratch is not None:
         lines.append(f"  scratch    {verification.scratch}")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _estimated(estimate: Estimate | None) -> str:
+    """What a codemod brings by the estimate."""
+    if estimate is None or estimate.speedup is None:
+        return ""
+    return f"  estimated {estimate.speedup.as_factor}"
 
 
 def _row(label: str, text: str, style: Style) -> str:

@@ -7,6 +7,7 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from turbofix.assumptions import Assumption
+from turbofix.estimate.cards import Card
 from turbofix.findings import Gain, Risk
 from turbofix.records import dataclass
 
@@ -83,7 +84,8 @@ class Request:
     ``rebuild`` runs the pipeline again without the given codemods (``FINDING`` and ``ASSUMPTION`` stand before names of
     what else is left out); it is None when a candidate was given. ``without`` is left out for good. ``texts`` are run
     in place of files as they are: the Python of a notebook, and what had to be mended before it runs; ``told`` says
-    where a line of a notebook is, in words behind the file's name.
+    where a line of a notebook is, in words behind the file's name. ``card`` is the GPU that there is an estimate for,
+    where there is none to measure on.
     """
 
     script: Path
@@ -94,6 +96,7 @@ class Request:
     without: frozenset[str] = frozenset()
     texts: Mapping[Path, bytes] = field(default_factory=dict)
     told: Callable[[bytes, int], str] | None = None
+    card: Card | None = None
 
     def content(self, path: Path) -> bytes:
         """What the original runs from the file; nothing where there is none."""

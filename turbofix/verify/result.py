@@ -8,6 +8,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from turbofix.estimate.step import Estimate
 from turbofix.records import dataclass
 from turbofix.verify.settle import Settled
 
@@ -58,7 +59,8 @@ class Measured:
 class Judgement:
     """What became of one codemod: kept, dropped or unverified, and why; its own speed-up on CUDA.
 
-    ``assumes`` is what became of the assumptions that its findings rest on.
+    ``assumes`` is what became of the assumptions that its findings rest on, ``estimate`` what it brings on a card that
+    is not here, on top of those before it.
     """
 
     codemod: str
@@ -66,6 +68,7 @@ class Judgement:
     reason: str
     speedup: float | None = None
     assumes: tuple[Settled, ...] = ()
+    estimate: Estimate | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,6 +77,7 @@ class Judgement:
             "reason": self.reason,
             "speedup": self.speedup,
             "assumes": [one.to_json() for one in self.assumes],
+            "estimate": self.estimate.to_json() if self.estimate else None,
         }
 
 
@@ -82,7 +86,8 @@ class Verification:
     """The verdict, and everything that it stands on.
 
     ``kept`` holds the files that survived (absolute path -> content), ``isolation`` the level that held the user's
-    files, ``notes`` what a reader must know beside the verdict, ``scratch`` the folder when it was kept.
+    files, ``notes`` what a reader must know beside the verdict, ``scratch`` the folder when it was kept, ``estimate``
+    what was kept brings on a card that is not here.
     """
 
     verdict: str
@@ -97,6 +102,7 @@ class Verification:
     notes: tuple[str, ...] = ()
     scratch: Path | None = None
     kept: Mapping[Path, bytes] = field(default_factory=dict)
+    estimate: Estimate | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -106,6 +112,7 @@ class Verification:
             "device": self.device,
             "steps": self.steps,
             "speedup": self.speedup.to_json() if self.speedup else None,
+            "estimate": self.estimate.to_json() if self.estimate else None,
             "baseline": self.baseline.to_json(),
             "candidate": self.candidate.to_json(),
             "codemods": [judgement.to_json() for judgement in self.codemods],

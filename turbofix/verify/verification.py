@@ -8,6 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from turbofix.assumptions import SCRIPT_MENDED
+from turbofix.estimate import step
+from turbofix.estimate.cards import Card
+from turbofix.estimate.step import Estimate
 from turbofix.findings import Risk
 from turbofix.verify import isolation, settle, signals, speed
 from turbofix.verify.blame import Blame
@@ -15,7 +18,9 @@ from turbofix.verify.demands import demand_script, mentions_cuda
 from turbofix.verify.lease import Lease, scratch_folder
 from turbofix.verify.original import Elsewhere, Learned, Original
 from turbofix.verify.probe.levels import GUARD
+from turbofix.verify.profile import estimated as estimated_stages
 from turbofix.verify.recipes import Recipes
+from turbofix.verify.recorded import Recorder
 from turbofix.verify.request import ASSUMPTION, NOTEBOOK, OnProgress, Progress, Request, names_of
 from turbofix.verify.result import (
     DROPPED,
@@ -156,6 +161,12 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         runs = f"it stopped, and with {all_of([one.codemod for one in mending])} it runs"
         reason = f"{runs}; mended, {reason}" if learned.stages else runs
         verdict, kept = PASS, kept or dict(request.texts)
+    judged = (*mending, *learned.judgements)
+    estimated: Estimate | None = None
+    if request.card is not None and not cuda and kept:
+        recorder = Recorder(child, scratch, request, remap=remap, tell=tell)
+        judged, estimated, why_none = _with_estimates(judged, learned, recorder, request.card)
+        notes += [f"no estimate for {request.card.name}: {why_none}"] if why_none else []
     return Verification(
         verdict,
         reason,
@@ -164,11 +175,26 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         speedup=selected.speedup,
         baseline=dataclasses.replace(selected.baseline, losses=_losses(rows)),
         candidate=dataclasses.replace(selected.candidate, losses=_losses(rewritten)),
-        codemods=(*mending, *learned.judgements) if request.rebuild is not None else (),
+        codemods=judged if request.rebuild is not None else (),
         isolation=child.isolation,
         notes=tuple(notes),
         kept=kept if verdict == PASS else {},
+        estimate=estimated,
     )
+
+
+def _with_estimates(
+    judged: tuple[Judgement, ...], learned: Learned, runs: Recorder, card: Card
+) -> tuple[tuple[Judgement, ...], Estimate | None, str | None]:
+    """The judgements with what each kept codemod brings on a card that is not here; what all bring, or why not."""
+    try:
+        before = step.estimate(runs.record("a step of the script as it is", {}), card)
+        advice, whole = estimated_stages(runs, learned.stages, card, before)
+    except Inconclusive as why:
+        return judged, None, str(why)
+    brought = {each.codemod: each.estimate for each in advice}
+    told = tuple(dataclasses.replace(one, estimate=brought.get(one.codemod)) for one in judged)
+    return told, whole, before.refused or (whole.refused if whole is not None else None)
 
 
 def _unsettled(request: Request, left: Request, settled: Mapping[str, Settled]) -> dict[str, Judgement]:
