@@ -175,7 +175,7 @@ def fit(folder: Path, traces: Sequence[Trace]) -> dict[str, float]:
         **fitted,
         **fit_compiled(folder, traces, known),
         "spread_same": spread(rest, partly),
-        "spread_other": spread(told(chosen[SETTINGS[-1]], known), known),
+        "spread_other": spread([each for other in SETTINGS[-2:] for each in told(chosen[other], known)], known),
     }
 
 
