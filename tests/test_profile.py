@@ -83,3 +83,20 @@ def test_what_is_read_is_plain(run: Run, tmp_path: Path) -> None:
     assert "1.  " in ran.out and "copies to the GPU (192 MB)" in ran.out
     assert "[pin-memory, non-blocking]" in ran.out.replace("\n    ", " ")
     assert "profile: the script as it is" in ran.err
+
+
+def test_verify_estimates_what_it_keeps(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PLANTED.read_text())
+    options = ("--quiet", "--output-format", "json", "--device", "cpu", "--steps", "3", "--select", "fused-optimizer")
+    ran = run("verify", script, "--gpu", "a100", *options, "--", "optimizer")
+    found = json.loads(ran.out)
+    assert (ran.code, found["verdict"]) == (0, "pass"), ran.out + ran.err
+    # of 19 passes over 20 million numbers 7 are left, in a step that does little else
+    assert found["estimate"]["gpu"] == "a100"
+    assert 1.3 < found["estimate"]["speedup"]["median"] < 19 / 7
+    assert found["codemods"][0]["estimate"]["speedup"] == found["estimate"]["speedup"]
+    assert found["speedup"] is None
+    plain = json.loads(run("verify", script, *options, "--", "optimizer").out)
+    assert plain["estimate"] is None
+    assert plain["codemods"][0]["estimate"] is None

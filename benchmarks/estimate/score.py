@@ -32,11 +32,12 @@ class Score(NamedTuple):
 
     @property
     def row(self) -> str:
-        guesses = " | ".join(f"{each:.3f}" for each in self.guesses)
+        guesses = " | ".join("–" if math.isnan(each) else f"{each:.3f}" for each in (*self.guesses, *_NONE)[:3])
         covered = f"{self.covered:.2f}" if self.covered is not None else "–"
         return f"| {self.what} | {self.steps} | {self.refused} | {self.error:.3f} | {guesses} | {covered} |"
 
 
+_NONE = (math.nan,) * 3
 HEAD = (
     "| what | steps | refused | error, median | a constant | FLOPs + bytes | data sheet | covered |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- |"
@@ -140,11 +141,7 @@ def compile_ratio(folder: Path, traces: Sequence[Trace]) -> list[Score]:
             len(unseen),
             0,
             statistics.median(abs(row[0] - row[1]) for row in unseen),
-            (
-                statistics.median(abs(usual - row[1]) for row in unseen),
-                statistics.median(abs(1 - row[1]) for row in unseen),
-                math.nan,
-            ),
+            (statistics.median(abs(usual - row[1]) for row in unseen),),
             inside / len(unseen),
         )
     ]
@@ -186,5 +183,7 @@ def mixed_ratio(folder: Path) -> tuple[list[str], list[Score]]:
     )
     share = sum(covered) / len(covered)
     whole = Score("train, a100 and v100, full and mixed", len(wholes), 0, statistics.median(wholes), (), share)
-    ratio = Score("mixed by full precision, ratio", len(ratios), 0, statistics.median(ratios), (constant, sheet), None)
+    ratio = Score(
+        "mixed by full precision, ratio", len(ratios), 0, statistics.median(ratios), (constant, math.nan, sheet), None
+    )
     return lines, [whole, ratio]
