@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from commands import Run, runner
 
+from turbofix.estimate.step import PARTS
+
 PLANTED = Path(__file__).with_name("planted.py")
 
 
@@ -77,8 +79,18 @@ def test_a_card_without_a_data_sheet_is_refused(run: Run, tmp_path: Path) -> Non
 def test_what_is_read_is_plain(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(PLANTED.read_text())
-    ran = run("profile", script, "--device", "cpu", "--gpu", "h100", "--select", "sdpa", "--", "copies")
+    log = tmp_path / "figures.jsonl"
+    log.write_text('{"earlier": 1}\n')
+    files = ("--trace", tmp_path / "trace.json", "--log", log)
+    ran = run("profile", script, "--device", "cpu", "--gpu", "h100", "--select", "sdpa", *files, "--", "copies")
     assert ran.code == 0, ran.err
+    _, *events = json.loads((tmp_path / "trace.json").read_text())
+    assert {each["cat"] for each in events} >= {"transfer", "forward", "backward", "optimizer"}
+    ends, starts = [each["ts"] + each["dur"] for each in events], [each["ts"] for each in events]
+    assert ends[:-1] == pytest.approx(starts[1:], abs=0.01)
+    earlier, line = map(json.loads, log.read_text().splitlines())
+    parts = [line[f"perf/{name}_time"] for name in PARTS]
+    assert earlier == {"earlier": 1} and line["perf/step_time"] == pytest.approx(sum(parts))
     assert "DATA-BOUND" in ran.out and "estimated on h100" in ran.out
     assert "1.  " in ran.out and "copies to the GPU (192 MB)" in ran.out
     assert "[pin-memory, non-blocking]" in ran.out.replace("\n    ", " ")

@@ -472,11 +472,18 @@ def profile(  # noqa: PLR0913
     keep_scratch: KeepScratch = False,
     output_format: Annotated[VerifyFormat, typer.Option(help="How to show the result.")] = VerifyFormat.RICH,
     output_file: OutputFile = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="F", help="Write the step as a trace for Chrome or Perfetto there.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(metavar="F", help="Add a line of JSON with the step's figures there.")
+    ] = None,
     quiet: Quiet = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also say what each run took.")] = False,
 ) -> int:
     """Show where a training step's time goes, and what each change would bring; the script's arguments follow `--`."""
     from turbofix.report import profile as report
+    from turbofix.report import trace as traces
     from turbofix.verify import Inconclusive
     from turbofix.verify import profile as profiling
 
@@ -495,6 +502,11 @@ def profile(  # noqa: PLR0913
     else:
         color = output_file is None and telling.use_color(sys.stdout)
         telling.emit(report.render(found, Style(telling.columns(), color)), output_file)
+    if trace is not None:
+        telling.emit(traces.render_trace(found, card), trace)
+    if log is not None:
+        lines = log.read_text(encoding="utf-8") if log.exists() else ""
+        telling.emit(lines + traces.render_log(found), log)
     return CLEAN
 
 
