@@ -34,8 +34,8 @@ def render_trace(profile: Profile, card: Card) -> str:
     took = profile.step_ms["optimizer"] * 1e3
     if took:
         events.append(_event("optimizer", "optimizer", now, took))
-    name = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": f"a step, estimated on {card.name}"}}
-    return json.dumps([name, *events]) + "\n"
+    title = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": f"a step, estimated on {card.name}"}}
+    return json.dumps([title, *events]) + "\n"
 
 
 def _event(name: str, phase: str, start: float, took: float, about: object = None) -> dict[str, object]:
