@@ -21,6 +21,9 @@ from turbofix.records import dataclass
 PARTS = ("data", "transfer", "forward", "backward", "optimizer", "syncs", "other")
 DATA, HOST, COMPUTE, MEMORY, UNKNOWN = "data", "host", "compute", "memory", "unknown"
 
+FITTED = "rtx3090"
+"""The card whose measurements the constants were fitted to, in mixed precision."""
+
 # A copy that waits goes through a buffer of pinned memory, at about half the speed.
 PAGEABLE = 0.5
 # a share of the step from which convolutions in groups, of which the measurements say little, make it unknown
@@ -115,9 +118,11 @@ def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
     parts = {name: parts.get(name, 0.0) * 1e3 for name in PARTS}
     total = sum(parts.values())
     fixed = data * 1e3
-    widen = math.exp(fitted["spread_same" if card.name == "rtx3090" else "spread_other"])
-    bound = _bound(parts, starts * fitted["kernel"] * 1e-3, arithmetic / computing if computing else 0.0)
+    spread = fitted["spread_same" if card.name == FITTED else "spread_other"]
+    wide = sum(each.flops for each in recording.operations if each.bits > 16)
     flops = sum(each.flops for each in recording.operations)
+    widen = math.exp(max(spread, fitted["spread_full"]) if wide > flops / 2 else spread)
+    bound = _bound(parts, starts * fitted["kernel"] * 1e-3, arithmetic / computing if computing else 0.0)
     refused = recording.refused
     if refused is None and grouped > MOST_GROUPED * computing:
         refused = "its convolutions in groups take a large part of it, and measurements say too little of those"
