@@ -496,6 +496,7 @@ def test_the_json_is_the_contract() -> None:
                     "figure": "1 size",
                 }
             ],
+            "estimate": None,
         }
     ]
 

@@ -90,8 +90,8 @@ def test_a_script_against_itself_passes_and_claims_no_speed(tiny: Path) -> None:
     assert {progress.phase for progress in seen} >= {"importing torch", "the script as it is"}
     answer = found.to_json()
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
-    assert list(answer)[:9] == [
-        "version", "verdict", "reason", "device", "steps", "speedup", "baseline", "candidate", "codemods",
+    assert list(answer)[:10] == [
+        "version", "verdict", "reason", "device", "steps", "speedup", "estimate", "baseline", "candidate", "codemods",
     ]  # fmt: skip
     assert answer["speedup"] is None
     assert len(answer["baseline"]["losses"]) == 20
