@@ -188,13 +188,14 @@ def _with_estimates(
 ) -> tuple[tuple[Judgement, ...], Estimate | None, str | None]:
     """The judgements with what each kept codemod brings on a card that is not here; what all bring, or why not."""
     try:
-        before = step.estimate(runs.record("a step of the script as it is", {}), card)
-        advice, whole = estimated_stages(runs, learned.stages, card, before)
+        recording = runs.record("a step of the script as it is", {})
+        advice, whole = estimated_stages(runs, learned.stages, card, recording)
     except Inconclusive as why:
         return judged, None, str(why)
     brought = {each.codemod: each.estimate for each in advice}
     told = tuple(dataclasses.replace(one, estimate=brought.get(one.codemod)) for one in judged)
-    return told, whole, before.refused or (whole.refused if whole is not None else None)
+    why_none = step.estimate(recording, card).refused or (whole.refused if whole is not None else None)
+    return told, whole, why_none
 
 
 def _unsettled(request: Request, left: Request, settled: Mapping[str, Settled]) -> dict[str, Judgement]:
