@@ -69,6 +69,17 @@ def test_a_script_that_stops_is_told_in_a_sentence(run: Run, tmp_path: Path) -> 
     assert not ran.out
 
 
+def test_a_script_that_stays_on_the_cpu_is_not_estimated(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nmodel = torch.nn.Linear(4, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n    model(torch.ones(2, 4)).mean().backward()\n    optimizer.step()\n"
+    )
+    found = profiled(run, script)
+    assert found["estimate"]["step_ms"] is None
+    assert found["estimate"]["refused"] == "the script computes on the CPU, and a GPU would have nothing to do"
+
+
 def test_a_card_without_a_data_sheet_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\n")
     ran = run("profile", "train.py", "--gpu", "k80")

@@ -103,9 +103,8 @@ def _tally(order: dict[str, Any], say: Say) -> int:
     from . import cuda_on_cpu, tally
 
     torch.set_num_threads(1)
-    if order["remap"]:
-        cuda_on_cpu.install()
-    one = tally.Tally(order, say)
+    stand_in = cuda_on_cpu.install() if order["remap"] else lambda: {"remapped": False}
+    one = tally.Tally(order, say, lambda: bool(stand_in()["remapped"]))
     one.install()
     return _run_script(order, one.finish)
 

@@ -57,10 +57,15 @@ def _wide(value: Any) -> Any:
 
 
 class Tally:
-    """The recording of one step. ``order`` gives ``skip``, the steps before it, and ``fetches``, a file."""
+    """The recording of one step. ``order`` gives ``skip``, the steps before it, and ``fetches``, a file.
 
-    def __init__(self, order: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-        self._order, self._say = order, say
+    ``pretended`` says whether the script has used the stand-in for a GPU.
+    """
+
+    def __init__(
+        self, order: dict[str, Any], say: Callable[[dict[str, Any]], None], pretended: Callable[[], bool]
+    ) -> None:
+        self._order, self._say, self._pretended = order, say, pretended
         self._main = os.getpid()
         self._operations = Operations(self._line)
         self._steps = 0
@@ -235,9 +240,13 @@ class Tally:
             "tf32": _allowed(lambda: matmul.allow_tf32),
             "tf32_convolutions": _allowed(lambda: cudnn.allow_tf32),
             "compiled": self._compiles,
-            "refused": None,
+            "refused": None if self._on_gpu() else "the script computes on the CPU, and a GPU would have nothing to do",
             "measured": {"step": took, "waited": self._waited},
         }
+
+    def _on_gpu(self) -> bool:
+        groups = self._leading.param_groups
+        return self._pretended() or any(each.is_cuda for group in groups for each in group["params"][:1])
 
     def _loading(self) -> tuple[float | None, int]:
         """Seconds that one process takes for the batches of the step, and how many processes make them."""
