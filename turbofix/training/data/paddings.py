@@ -45,8 +45,8 @@ _BY_HAND = (
 )
 _COUNTED = "nothing in the program tells padding from words, so that the model and its loss count it: mask it first"
 _BY_TOKENIZER = (
-    "the trainer's own collator pads as well, to the longest of what it is given: leave out `padding` here, and give it "
-    "`data_collator=DataCollatorWithPadding(tokenizer)`"
+    "the trainer's own collator pads as well, to the longest of what it is given: leave out `padding` here, and "
+    "give it `data_collator=DataCollatorWithPadding(tokenizer)`"
 )
 COLLATE = {False: ("collate_fn", 7), True: ("data_collator", 2)}
 """The argument of a loader, and that of a trainer, that puts batches together, with its place."""
@@ -303,7 +303,8 @@ def _hands_on(init: Value | None) -> bool:
     """Whether there is no ``__init__``, or one that hands on the keywords that it does not know."""
     nodes = [function.node for function in _functions(init)]
     rest = [f"**{node.args.kwarg.arg}" for node in nodes if node.args.kwarg is not None]
-    made = [call for node in nodes for call in every(ast.Call, node) if ast.unparse(call.func) == "super().__init__"]
+    calls = [each for node in nodes for each in walk(node) if isinstance(each, ast.Call)]
+    made = [call for call in calls if ast.unparse(call.func) == "super().__init__"]
     passed = any(name in ast.unparse(call) for name in rest for call in made)
     return init is None or (passed and all("data_collator" not in ast.unparse(node) for node in nodes))
 
