@@ -189,13 +189,14 @@ def _multiplies(node: ast.AST) -> TypeGuard[ast.expr]:
 
 
 def stepped_apart(written: Written) -> Found:
-    """``torch.optim.AdamW(model.parameters())`` in a program that speaks of CUDA."""
+    """``torch.optim.AdamW(model.parameters())`` in a program that speaks of CUDA, where the execution did not come."""
     if not any("cuda" in module.text for module in written.modules):
         return
     for module in written.modules:
         for call in (each for name in ("Adam", "AdamW") for each in calls_by_name(module.tree).get(name, ())):
             told = {word.arg for word in call.keywords}
-            if meaning(call.func, module.tree).startswith("torch.optim.") and not told & {"fused", "foreach", None}:
+            known = told & {"fused", "foreach", None} or written.analysis.facts.at(call)
+            if meaning(call.func, module.tree).startswith("torch.optim.") and not known:
                 yield call, module
 
 
