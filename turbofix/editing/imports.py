@@ -217,9 +217,11 @@ class Names:
     def insertion(self, module: str, above: int | None = None) -> Insertion:
         """Where ``import module`` goes; among the statements that begin ``above`` a line, where one is given."""
         if above is not None:
-            begun = copy(self)
-            begun._module = ast.Module([each for each in self._module.body if each.lineno <= above], [])
-            return begun.insertion(module)
+            body, begun = self._module.body, copy(self)
+            begun._module = ast.Module([each for each in body if each.lineno <= above], [])
+            loads = any(_imports_of(each) and not _is_standard(each) for each in begun._module.body)
+            if loads or not any(map(_sets_environment, body)):  # which a library may read as it is imported
+                return begun.insertion(module)
         top = module.partition(".")[0]
         if top in sys.stdlib_module_names:
             return replace(self._beside_standard_library(module), standard=True)
