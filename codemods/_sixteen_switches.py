@@ -58,7 +58,8 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
     for training in program.trainings:
         if program.target.capability < VOLTA or stays_on_cpu(training):
             continue
-        name = f"{called_by(training)} leaves the model"
+        older = f"before {training.sixteen_since} " if training.sixteen_since else ""
+        name = f"{older}{called_by(training)} leaves the model"
         message = f"{name} in float32; the GPU is faster in bfloat16"
         right = "the trainer computes in mixed precision ({})"
         there = [
@@ -78,7 +79,7 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         if reason is None and by_deepspeed(training):
             reason = "DeepSpeed's configuration must say the same as the settings: give it `bf16` there and here"
         plain = training.precision == "float32" and not training.overrides & STEPPING and program.complete
-        plain = plain and given.state == "absent"
+        plain = plain and given.state == "absent" and not older
         # a file cannot ask whether there is a GPU, without which transformers raises
         in_a_file = training.site in program.told_by
         plan = Switch("bf16", CAPABLE, given.edit_at, () if in_a_file else beside(training))

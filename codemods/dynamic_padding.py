@@ -66,6 +66,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         message = "every text is padded to a fixed length, and the model computes for the padding, too"
         if padding.by_hand:
             message = "every sample is padded to a fixed length, however short all samples of its batch are"
+        if padding.of_all:
+            message = "all texts are padded to the longest of them, however short all texts of a batch are"
         seen = (Evidence("padded here", padding.site),)
         rests = (PADDING_UNREAD,)
         yield codemod.offer(padding.site, message, padding.why_not, plan=padding, evidence=seen, assumes=rests)

@@ -167,10 +167,13 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         seen = evidence(training, "tf32")
         reason = why_not_setting(program, training, "tf32", as_a_field=True)
         wide = bool(models) and all(has_noticeable(model.products, None) for model in models)
+        since = training.sixteen_since  # from then on few products are left in float32
+        message = f"before {since} {slow(models)}" if since else slow(models)
         plan = Switch("tf32", "{transformers.utils.is_torch_tf32_available}()", beside=beside(training))
-        assumes = (*(() if wide else (WIDE_ENOUGH,)), *rests_on_gpu(training), *on_defaults(plan.beside))
+        rests = () if wide and not since else (WIDE_ENOUGH,)
+        assumes = (*rests, *rests_on_gpu(training), *on_defaults(plan.beside))
         worth = worth_of(program, models, None, wide)
-        yield codemod.offer(training.site, slow(models), reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+        yield codemod.offer(training.site, message, reason, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:

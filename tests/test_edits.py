@@ -840,12 +840,17 @@ def test_name_is_spelled_as_the_file_has_it(case: tuple[str, str, str]) -> None:
         "import jax as torch\nHERE\n",
         "import torch\ndef f(torch):\n    return HERE\n",
         "def f():\n    HERE\n    import torch\n",
-        "HERE\nimport torch\n",
+        "HERE\nimport os\nos.environ['HF_HOME'] = 'x'\nimport torch\n",
         "import torch\nfor torch in x:\n    HERE\n",
     ],
 )
 def test_name_is_refused_where_it_means_something_else(text: str) -> None:
     assert "torch" in refused(text, spelled("torch.x"))
+
+
+def test_an_import_that_stands_further_down_is_made_once_more() -> None:
+    expected = "import torch\nimport numpy\ntorch.x\nimport torch\n"
+    assert rewritten("import numpy\nHERE\nimport torch\n", spelled("torch.x")) == expected
 
 
 def test_name_loads_a_module_that_the_package_does_not() -> None:

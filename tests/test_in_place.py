@@ -463,3 +463,8 @@ def test_what_the_settings_of_a_trainer_say() -> None:
     assert told["epoch"] >= {("skip-unused-gradients", 5), ("throttle-logging", 7), ("warmup-schedule", 8)}
     assert ("crash-checkpoint", 9) in told["epoch"]
     assert "crash-checkpoint" not in {codemod for codemod, _ in told["no"]}
+    found = pipeline.analyze(ENTRY, MemoryWorkspace({ENTRY: text}), registry.load(), Target()).findings
+    offered = {each.codemod: each for each in found if each.fixable}
+    assert offered["autocast"].message.startswith("before trl 0.19 `SFTConfig` leaves the model in float32")
+    assert offered["tf32"].message.startswith("before trl 0.19 ")
+    assert offered["autocast"].assumes and offered["tf32"].assumes and "larger-batch" in offered

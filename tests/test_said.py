@@ -134,6 +134,10 @@ def test_a_training_that_never_speaks_of_a_gpu_is_told(here: str, *, told: bool)
         ("places = self.places.to(x.device)", "what the module keeps is copied to the GPU"),
         ("self.places = self.places.to(x.device)", None),
         ("places = self.places.to(self.device)", None),
+        ("places = self.places[: x.size(1)].to(self.device)", "what the module keeps is copied to the GPU"),
+        ("places = torch.autograd.Variable(self.places[:3]).to(x.device)", "what the module keeps is copied"),
+        ("self.register_buffer('places', x); places = self.places[:3].to(x.device)", None),
+        ("rows = torch.LongTensor(self.rows[x.shape[0]]).to(self.dev)", "a tensor is made of what the host holds"),
         ("rows = torch.tensor(self.rows[x.shape[0]]).to(x.device)", "a tensor is made of what the host holds"),
     ],
 )
@@ -199,3 +203,55 @@ def test_a_test_after_the_training_is_one_pass() -> None:
     pins = {each.message[:7]: each.why_not for each in findings(LIGHTNING) if each.codemod == "pin-memory"}
     assert pins["`train`"] is None
     assert "one pass of an evaluation" in (pins["`test` "] or "")
+
+
+ATTENTION = """\
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (torch.nn.Linear(64, 64) for _ in range(3))
+        self.dropout = torch.nn.Dropout(0.1)
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        scores = q @ k.transpose(-2, -1) / 8.0 ** 0.5
+        weights = torch.softmax(scores, dim=-1)
+        return weights @ v
+
+
+"""
+
+
+def attention(changed: str, to: str) -> list[tuple[bool, str]]:
+    """What sdpa says of an attention, some lines of which are others."""
+    assert changed in ATTENTION
+    own = ATTENTION.replace(changed, to)
+    text = TRAINING.replace("LAYERS", "Attention(), " + WIDE).replace("class Net", own + "class Net")
+    said = [each for each in findings(text) if each.codemod == "sdpa"]
+    return [(each.fixable, each.message) for each in said]
+
+
+def test_scores_less_their_greatest_give_the_same_softmax() -> None:
+    line = "        weights = torch.softmax"
+    for less in ("scores.amax(dim=-1, keepdim=True).detach()", "scores.max(dim=-1, keepdim=True).values"):
+        ((fixable, _),) = attention(line, f"        scores = scores - {less}\n{line}")
+        assert fixable
+    for other in ("scores.amax(dim=1, keepdim=True)", "x.amax(dim=-1, keepdim=True)"):
+        assert [fixable for fixable, _ in attention(line, f"        scores = scores - {other}\n{line}")] == [False]
+
+
+def test_attention_that_was_not_followed_is_told() -> None:
+    turned = "scores = scores.permute(1, 0, 2) + self.mask\n        weights = torch.softmax"
+    ((fixable, message),) = attention("weights = torch.softmax", turned)
+    assert not fixable
+    assert message.startswith("attention seems written out")
+    assert attention("return weights @ v", "return weights") == []
+    assert attention(" @ k.transpose(-2, -1)", " * k") == []  # a gate
+
+
+def test_an_optimizer_that_was_not_followed_is_told() -> None:
+    own = "\n\ndef elsewhere(model, told):\n    return torch.optim.Adam(model.parameters(), 1e-3TOLD)\n"
+    for told, count in (("", 1), (", **told", 0), (", fused=True", 0)):
+        text = TRAINING.replace("LAYERS", WIDE) + own.replace("TOLD", told)
+        said = [each.message for each in findings(text) if each.codemod == "fused-optimizer"]
+        assert sum("if they lie on a GPU" in each for each in said) == count

@@ -7,6 +7,7 @@ import builtins
 import keyword
 import sys
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 
 from turbofix.records import dataclass
@@ -213,8 +214,14 @@ class Names:
         return [scope for scope in around if not isinstance(scope, ast.ClassDef) or scope in inner]
 
     # --- a new import
-    def insertion(self, module: str) -> Insertion:
-        """Where ``import module`` goes."""
+    def insertion(self, module: str, above: int | None = None) -> Insertion:
+        """Where ``import module`` goes; among the statements that begin ``above`` a line, where one is given."""
+        if above is not None:
+            body, begun = self._module.body, copy(self)
+            begun._module = ast.Module([each for each in body if each.lineno <= above], [])
+            loads = any(_imports_of(each) and not _is_standard(each) for each in begun._module.body)
+            if loads or not any(map(_sets_environment, body)):  # which a library may read as it is imported
+                return begun.insertion(module)
         top = module.partition(".")[0]
         if top in sys.stdlib_module_names:
             return replace(self._beside_standard_library(module), standard=True)

@@ -345,6 +345,11 @@ def _methods_called(statements: Sequence[ast.stmt]) -> Iterator[tuple[str, int]]
             yield call.func.attr, call.lineno
 
 
+def _beginning(tree: Tree, line: int) -> int:
+    """Where a line begins, or the text's end."""
+    return max(tree.starts[line - 1] if line <= len(tree.starts) else len(tree.text), tree.line_start(0))
+
+
 # --- names --------------------------------------------------------------------------------------------------------
 
 
@@ -365,8 +370,10 @@ def named(tree: Tree, dotted: str, site: Site, module: str | None) -> tuple[str,
     if names.taken(bound, target, place):
         raise Refuse(f"`{bound}` means something else in {tree.path.name}, or is not imported yet on line {site.line}")
     there = names.insertion(module or top)
-    at = tree.starts[there.line - 1] if there.line <= len(tree.starts) else len(tree.text)
-    at = max(at, tree.line_start(0))
+    at = _beginning(tree, there.line)
+    if at > start and not names.runs_later(place):  # beside imports further down: a script, or cells, put together
+        there = names.insertion(module or top, above=site.line)
+        at = _beginning(tree, there.line)
     above = _above_comments(tree, at, "") if there.above_comments else at
     if any(line.strip() and not line.startswith("#") for line in tree.text[:above].splitlines()):
         at = above  # comments at the top of a file are about the file, not about what follows

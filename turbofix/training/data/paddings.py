@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from turbofix.dataflow.facts import Frame, constants
 from turbofix.dataflow.questions import Analysis
@@ -16,7 +17,7 @@ from turbofix.regex import regex
 from turbofix.source.answers import every, kept
 from turbofix.source.names import dotted, is_nothing
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS
+from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.preloading import place_of_helper
 from turbofix.training.data.same_items import datasets_in
@@ -25,6 +26,9 @@ from turbofix.training.model import Padding, Step
 _WORD = regex(r"\bpadding\b|\bpad_to_max_length\b")
 _LOADER, _TRAINERS = "torch.utils.data.DataLoader", ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 _LONGEST = frozenset(("longest", True))
+_UNPADDED = frozenset((None, False, "do_not_pad"))
+_ITEMWISE = frozenset(("__getitem__", "__iter__", "forward"))
+"""Methods that are given a text, or a batch of them."""
 _TO_THE_LONGEST = frozenset(("torch.nn.utils.rnn.pad_sequence", "torch.nn.utils.rnn.pack_sequence"))
 _PADDED = frozenset(("torch.nn.functional.pad", "torch.nn.ConstantPad1d", "numpy.pad"))
 _FILLED = frozenset(words("zeros ones full empty"))
@@ -33,12 +37,17 @@ _MISSING = regex(r"- (?:len\(|\w+(?:\.\w+)*\.(?:size\(|shape\[))")
 _TOLD_APART = regex(r"attention_mask|pad(?:ding)?_mask|masked_fill|pack_padded_sequence|ignore_index|-100\b")
 """What a program has that leaves padding out."""
 _SCOPES = (*FUNCTIONS, ast.Lambda)
+_ROUNDS = (*LOOPS, ast.ListComp, ast.GeneratorExp, ast.DictComp)
 _LEFT = regex(r"padding_side\W+left\b")
 _BY_HAND = (
     "who makes batches of it was not followed: where the model and its loss leave padding out, pad in the `collate_fn` "
     "of the loader, to the longest of the batch (`DataCollatorWithPadding(tokenizer)`, `pad_sequence`)"
 )
 _COUNTED = "nothing in the program tells padding from words, so that the model and its loss count it: mask it first"
+_BY_TOKENIZER = (
+    "the trainer's own collator pads as well, to the longest of what it is given: leave out `padding` here, and "
+    "give it `data_collator=DataCollatorWithPadding(tokenizer)`"
+)
 COLLATE = {False: ("collate_fn", 7), True: ("data_collator", 2)}
 """The argument of a loader, and that of a trainer, that puts batches together, with its place."""
 
@@ -61,7 +70,10 @@ class _Search:
         self.analysis, self.facts, self.places = analysis, analysis.facts, analysis.facts.places
         self.loaders = [each for each in self.facts.of("make") if each.name == _LOADER and each.arguments is not None]
         self.trained = {site for step in steps for site in step.loaders} or {*map(self.facts.site, self.loaders)}
-        self.trainers = [each for each in self.facts.of("make", "construct") if _is_trainer(each) and _trains(each)]
+        trainers = [each for each in self.facts.of("make", "construct") if _is_trainer(each) and _trains(each)]
+        made = [each for event in trainers if event.kind == "construct" for each in members(event.result)]
+        bases = [each.base for each in made if isinstance(each, Instance)]  # what `super().__init__` makes of them
+        self.trainers = [each for each in trainers if not any(each.result is base for base in bases)]
         self.collating: dict[int, list[Event]] = {}
         for event in self.loaders:
             passed = event.arguments.get("collate_fn", 7) if event.arguments is not None else None
@@ -143,7 +155,7 @@ class _Search:
             given = (
                 event.arguments.keywords.get("padding") if event is not None and event.arguments is not None else None
             )
-            said = {*constants(given.value)} if given is not None else _said(call)
+            said = {*constants(given.value)} - _UNPADDED if given is not None else _said(call)
             above = self.places.ancestors(call, module)
             scopes: list[ast.AST] = [*(each for each in above if type(each) in _SCOPES)]
             scopes += [frame.scope for frame in self.facts.frames(event)] if event is not None else []
@@ -153,11 +165,22 @@ class _Search:
                 readers = self._readers(call, module, scopes)
                 if events or readers:
                     yield self._padding(call, module, readers, False)
+            elif said and said <= _LONGEST and event is not None:
+                readers = self._of_all(call, module, scopes)
+                if readers:
+                    yield replace(self._padding(call, module, readers, False, of_all=True), of_all=True)
 
     def _readers(self, node: ast.expr, module: ModuleFile, scopes: Iterable[ast.AST]) -> list[Event]:
         """The loaders, or trainers, that make batches of what a call pads."""
         if loaders := self._collated(scopes):
             return loaders
+        classes = self._classes(node, module, scopes)
+        read = [each for each in self.loaders if any(data.cls.node in classes for data in _data_of(each))]
+        others = [each for each in self.loaders if not [*_data_of(each)]]
+        return read or self.trainers or ([] if classes else others)
+
+    def _classes(self, node: ast.expr, module: ModuleFile, scopes: Iterable[ast.AST]) -> list[ast.ClassDef]:
+        """The classes that a call stands in, or that are given what it makes; none for what maps data."""
         classes = [each for each in self.places.ancestors(node, module) if isinstance(each, ast.ClassDef)]
         names = {getattr(each, "name", each) for each in scopes}
         mapped = self.analysis.once("what maps data", lambda: {*_mapping(self.analysis.execution.modules.values())})
@@ -166,11 +189,24 @@ class _Search:
             uses = [use for e in events for use in self.analysis.flow.uses(e.node, e.control, deep=True)]
             around = [one for use in uses for one in self.places.ancestors(use.node, use.frame.module)]
             classes = [each for each in around if isinstance(each, ast.ClassDef)]
-        read = [each for each in self.loaders if any(data.cls.node in classes for data in _data_of(each))]
-        others = [each for each in self.loaders if not [*_data_of(each)]]
-        return read or self.trainers or ([] if classes else others)
+        return classes
 
-    def _padding(self, node: ast.expr, module: ModuleFile, readers: list[Event], by_hand: bool) -> Padding:
+    def _of_all(self, node: ast.expr, module: ModuleFile, scopes: Iterable[ast.AST]) -> list[Event]:
+        """What makes batches of texts that one call has padded to the longest of them all, or of a thousand mapped."""
+        scopes, modules = [*scopes], self.analysis.execution.modules.values()
+        names = {getattr(each, "name", each) for each in scopes}
+        above = self.places.ancestors(node, module)
+        if names & _ITEMWISE or self._collated(scopes) or any(isinstance(each, _ROUNDS) for each in above):
+            return []
+        if names & self.analysis.once("what maps batches of data", lambda: {*_mapping(modules, batched=True)}):
+            return self.trainers
+        classes = self._classes(node, module, scopes)
+        readers = [*(each for each in self.loaders if self.facts.site(each) in self.trained), *self.trainers]
+        return [each for each in readers if any(data.cls.node in classes for data in _data_of(each))]
+
+    def _padding(
+        self, node: ast.expr, module: ModuleFile, readers: list[Event], by_hand: bool, of_all: bool = False
+    ) -> Padding:
         """What pads texts before there are batches, with what could cut off what none of a batch needs."""
         site = self.places.site(node, module)
         if any(map(self._cuts, readers)):
@@ -184,6 +220,8 @@ class _Search:
             why = "the batches are put together by a trainer of its own"
         elif by_hand and not apart:
             why = _COUNTED
+        elif of_all and any(map(self._gathers, readers)):
+            why = _BY_TOKENIZER
         elif any(_LEFT.search(each.text) for each in modules) or self._is_in_front(node, module):
             why = "it pads at the front, and batches are cut off at their end"
         if why is not None:
@@ -200,6 +238,10 @@ class _Search:
         """Whether padding stands before the text: ``[0] * missing + ids``."""
         above = self.places.parent(node, module)
         return isinstance(above, ast.BinOp) and above.left is node
+
+    def _gathers(self, event: Event) -> bool:
+        """Whether a trainer without a collator may pad batches by its tokenizer, as those of mapped texts need it."""
+        return event in self.trainers and self._collate(event) is None and not [*_data_of(event)]
 
     def _collate(self, event: Event) -> Site | None:
         """The collate function that a loader or trainer is given."""
@@ -222,21 +264,23 @@ def _said(call: ast.Call) -> set[object]:
     told: dict[str | None, object] = {
         each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)
     }
-    return {"max_length"} if told.get("pad_to_max_length") else {told.get("padding")} - {None, False}
+    return {"max_length"} if told.get("pad_to_max_length") else {told.get("padding")} - _UNPADDED
 
 
-def _mapping(modules: Iterable[ModuleFile]) -> Iterator[object]:
-    """The functions, by their names or themselves, that data sets are mapped by."""
+def _mapping(modules: Iterable[ModuleFile], batched: bool = False) -> Iterator[object]:
+    """The functions, by their names or themselves, that data sets are mapped by; only those for batches of texts."""
     for module in modules:
         for call in every(ast.Call, module.tree) if ".map(" in module.text else ():
             given = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "function")]
-            if isinstance(call.func, ast.Attribute) and call.func.attr == "map" and given:
+            many = any(each.arg == "batched" and getattr(each.value, "value", None) for each in call.keywords)
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "map" and given and (many or not batched):
                 yield dotted(given[0]) or given[0]
 
 
 def _data_of(event: Event) -> Iterator[Instance]:
     """The project's data sets that a loader reads."""
-    passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
+    place = ("train_dataset", 3) if _is_trainer(event) else ("dataset", 0)
+    passed = event.arguments.get(*place) if event.arguments is not None else None
     return datasets_in(passed.value if passed is not None else None)
 
 
@@ -252,7 +296,17 @@ def _trains(event: Event) -> bool:
 def _takes_collator(event: Event) -> bool:
     """Whether a trainer makes its batches as that of transformers does, by what it is given."""
     own = [each.cls for each in members(event.result) if isinstance(each, Instance)]
-    return event.name in _TRAINERS or (bool(own) and all("__init__" not in each.names for each in own))
+    return event.name in _TRAINERS or (bool(own) and all(_hands_on(each.names.get("__init__")) for each in own))
+
+
+def _hands_on(init: Value | None) -> bool:
+    """Whether there is no ``__init__``, or one that hands on the keywords that it does not know."""
+    nodes = [function.node for function in _functions(init)]
+    rest = [f"**{node.args.kwarg.arg}" for node in nodes if node.args.kwarg is not None]
+    calls = [each for node in nodes for each in walk(node) if isinstance(each, ast.Call)]
+    made = [call for call in calls if ast.unparse(call.func) == "super().__init__"]
+    passed = any(name in ast.unparse(call) for name in rest for call in made)
+    return init is None or (passed and all("data_collator" not in ast.unparse(node) for node in nodes))
 
 
 def _functions(value: Value | None) -> Iterator[Function]:

@@ -48,6 +48,9 @@ SETTINGS = (
 )
 """Settings that are looked after: an assignment to one of them decides, wherever it stands."""
 
+SIXTEEN_SINCE = {"trl.SFTConfig": "trl 0.19"}
+"""What computes in bfloat16 unless it is told otherwise, from a version of its library on."""
+
 _SETTERS = ("set_training", "set_optimizer", "set_dataloader", "set_evaluate")
 """Methods of the settings that change them afterwards."""
 
@@ -138,8 +141,6 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
         for name, value in settings.attributes.items():
             if name not in bound and settings.cls.find(name) is not None:
                 bound[name] = Passed(value)
-    if qualname == "trl.SFTConfig" and not ({"bf16", "fp16"} & bound.keys() and "gradient_checkpointing" in bound):
-        return None  # its own defaults of these differ from version to version
     arguments = {
         name: argument_from(each, origin.module, facts, analysis.reads) for name, each in sorted(bound.items())
     }
@@ -160,6 +161,7 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
         precision="other" if any(each.half for each in models) else precision_of(values),
         overrides=overrides,
         own_optimizer=given.open or given.star or any(_is_given(each) for each in optimizers),
+        sixteen_since=SIXTEEN_SINCE.get(qualname) if not {"bf16", "fp16"} & bound.keys() else None,
         dataset=_data(analysis, given.get("train_dataset", 3)),
         evaluated=_data(analysis, given.get("eval_dataset", 4)),
         collate=collate_kind(analysis, given.get("data_collator", 2)),  # type: ignore[arg-type]

@@ -216,6 +216,7 @@ class Padding:
     dynamic: bool = False
     trainer: bool = False
     by_hand: bool = False
+    of_all: bool = False  # to the longest of all texts, or of those that are mapped together
     readers: tuple[tuple[Site, Site | None], ...] = ()
     helper: Site | None = None
     why_not: str | None = None

@@ -109,6 +109,7 @@ class Training(Told):
     models: tuple[Model, ...] = ()
     precision: Precision = "unknown"
     overrides: frozenset[str] = frozenset()
+    sixteen_since: str | None = None  # the version of its library from which on it computes in 16 bits by itself
     own_optimizer: bool = False  # the trainer is, or may be, given an optimizer
     dataset: Dataset | None = None  # what it trains on, where it is given that
     evaluated: Dataset | None = None  # what it evaluates on, where it is given that

@@ -294,6 +294,9 @@ class _Reading:
         if isinstance(node, ast.BinOp):
             if isinstance(node.op, ast.MatMult):
                 return self._factors(node.left, node.right, at)
+            if isinstance(node.op, ast.Sub) and self._is_greatest(node.right, node.left):
+                self.certain = False
+                return self._back(node.left, at)
             left = self._is_scores(node.left, at)
             if left is self._is_scores(node.right, at) or (not left and isinstance(node.op, ast.Div)):
                 raise _OtherError
@@ -354,6 +357,15 @@ class _Reading:
         reads = [each for each in walk(statement) if isinstance(each, ast.Name) and each.id == name]
         asked = {getattr(self.places.parent(each, self.module), "attr", "") for each in reads}
         return isinstance(statement, ast.Assert) and bool(reads) and asked <= {"shape", "size", "dim", "ndim"}
+
+    def _is_greatest(self, node: ast.expr, scores: ast.expr) -> bool:
+        """``scores.amax(dim=-1, keepdim=True).detach()``: a softmax is the same without what it subtracts."""
+        called = self._called(node, "detach")
+        node = called[0] if called else node
+        node = node.value if isinstance(node, (ast.Attribute, ast.Subscript)) else node  # ``max(...).values``
+        given, told = self._called(node, "amax", "max"), self._text(node)
+        told = told[len(self._text(scores)) :]
+        return bool(given) and ast.dump(given[0]) == ast.dump(scores) and "keepdim=True" in told and "-1" in told
 
     def _is_scores(self, node: ast.expr, at: int) -> bool:
         """Whether an expression holds a product, or a name that does."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeGuard
 
 from turbofix.domain.scopes import ModuleFile
 from turbofix.library.tables import FROM_HOST, words
+from turbofix.regex import regex
 from turbofix.source.answers import once_per_node, parents_in
 from turbofix.source.names import dotted, targets_of
 from turbofix.source.nodes import walk
@@ -109,12 +111,27 @@ def looked_up(written: Written) -> Found:
 def left_on_host(written: Written) -> Found:
     """``self.positions.to(x.device)`` in a forward pass."""
     for call, module in _calls_in(written, ("to",), "forward"):
-        moved = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else None
+        source = call.func.value if isinstance(call.func, ast.Attribute) else None
+        moved = _moved(source) if source is not None else None
         given = [dotted(each) or "" for each in (*call.args[:1], *(word.value for word in call.keywords))]
         own = moved is not None and moved.startswith("self.") and moved.count(".") == 1
         of_another = any(each.endswith(".device") and not each.startswith("self.") for each in given)
-        if own and of_another and moved not in _set_around(call, module):
+        part = source is not None and moved != dotted(source)  # of a tensor, then, and to the module's own device
+        if part and re.search(rf"{moved} = .*(device|cuda|nn\.)|register_buffer\(\W*{str(moved)[5:]}\W", module.text):
+            continue
+        if own and (of_another or part) and moved not in _set_around(call, module):
             yield call, module
+
+
+def _moved(node: ast.expr) -> str | None:
+    """The name of what is copied, or a part of it: ``self.pe[:, :n]``, ``Variable(self.pe[:n])``."""
+    while True:
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call) and last(node) == "Variable" and node.args:
+            node = node.args[0]
+        else:
+            return dotted(node)
 
 
 def _set_around(node: ast.AST, module: ModuleFile) -> set[str | None]:
@@ -132,10 +149,57 @@ def _makes(call: ast.Call, module: ModuleFile) -> bool:
 
 def _is_to_device(call: ast.Call) -> bool:
     given = [each.value for each in call.keywords if each.arg == "device"] + (call.args if last(call) == "to" else [])
-    return last(call) == "cuda" or any(re.search("device|cuda", ast.unparse(each).lower()) for each in given)
+    return last(call) == "cuda" or any(re.search(r"device|cuda|\bdev\b", ast.unparse(each).lower()) for each in given)
 
 
-SHAPES: dict[str, Callable[[Written], Found]] = {
-    each.__name__: each for each in (filters_anew, made_on_host, copied_from_host, looked_up, left_on_host)
-}
+# --- layers and optimizers ------------------------------------------------------------------------------------------
+
+_PRODUCTS = words("matmul bmm einsum baddbmm")
+_SCALES = regex(r"sqrt|scal|\*\* ?\(?-?0?\.5|\bd_?k\b|head_dim")
+
+
+def attended(written: Written) -> Found:
+    """``softmax(q @ k.T / sqrt(d)) @ v`` in one function, whatever is done in between."""
+    for module in written.modules:
+        if "scaled_dot_product_attention(" in module.text.replace("def scaled_dot_product_attention(", ""):
+            continue
+        for call in calls_by_name(module.tree).get("softmax", ()):
+            function = function_of(call, module)
+            if function is None or not _SCALES.search(ast.unparse(function)):
+                continue
+            products = [each for each in walk(function) if _multiplies(each)]
+            given = {dotted(to) for each in walk(function) if call in [*walk(each)] for to in targets_of(each)}
+            for each in walk(function):  # dropout of them
+                if isinstance(each, ast.Assign) and any(dotted(one) in given for one in walk(each.value)):
+                    given |= {dotted(to) for to in targets_of(each)} if not _multiplies(each.value) else set()
+            before = any(each.lineno < call.lineno or each in [*walk(call)] for each in products)
+            behind = any(
+                each.lineno >= call.lineno and any(one is call or dotted(one) in given - {None} for one in walk(each))
+                for each in products
+                if each not in [*walk(call)]
+            )
+            if before and behind:
+                yield call, module
+
+
+def _multiplies(node: ast.AST) -> TypeGuard[ast.expr]:
+    if isinstance(node, ast.Call):
+        return last(node) in _PRODUCTS
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+
+
+def stepped_apart(written: Written) -> Found:
+    """``torch.optim.AdamW(model.parameters())`` in a program that speaks of CUDA, where the execution did not come."""
+    if not any("cuda" in module.text for module in written.modules):
+        return
+    for module in written.modules:
+        for call in (each for name in ("Adam", "AdamW") for each in calls_by_name(module.tree).get(name, ())):
+            told = {word.arg for word in call.keywords}
+            known = told & {"fused", "foreach", None} or written.analysis.facts.at(call)
+            if meaning(call.func, module.tree).startswith("torch.optim.") and not known:
+                yield call, module
+
+
+_FOUND = (filters_anew, made_on_host, copied_from_host, looked_up, left_on_host, attended, stepped_apart)
+SHAPES: dict[str, Callable[[Written], Found]] = {each.__name__: each for each in _FOUND}
 """The shapes that the table may name."""
