@@ -120,6 +120,7 @@ def test_verify_estimates_what_it_keeps(run: Run, tmp_path: Path) -> None:
     assert 1.3 < found["estimate"]["speedup"]["median"] < 19 / 7
     assert found["codemods"][0]["estimate"]["speedup"] == found["estimate"]["speedup"]
     assert found["speedup"] is None
-    plain = json.loads(run("verify", script, *options, "--", "optimizer").out)
-    assert plain["estimate"] is None
+    # of a card without a data sheet there is none, and it is no error: rewrites are for it all the same
+    plain = json.loads(run("verify", script, "--gpu", "p100", *options, "--", "optimizer").out)
+    assert plain["verdict"] == "pass" and plain["estimate"] is None
     assert plain["codemods"][0]["estimate"] is None

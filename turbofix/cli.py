@@ -169,7 +169,7 @@ Gpu = Annotated[
     typer.Option(
         metavar="NAME",
         callback=checked(parse_gpu),
-        help="The GPU to write for: auto, ampere, t4, h100, … [default: auto]",
+        help="The GPU to write for, and to estimate for: auto, ampere, t4, h100, … [default: auto]",
     ),
 ]
 TorchVersion = Annotated[
@@ -430,7 +430,6 @@ def verify(  # noqa: PLR0913
     chosen = choose(select, ignore, risk, gpu, torch_version)
     options = options_of_runs(context)
     arguments = script_arguments(context)
-    card = card_named(gpu) if gpu else None
     try:
         if candidate is None:
             request = verifying.plan_verification(script, arguments, chosen, options, Workspace())
@@ -446,7 +445,7 @@ def verify(  # noqa: PLR0913
             raise
         verification = no_verdict(str(reason), options)
     else:
-        verification = run_verification(dataclasses.replace(request, card=card), quiet, verbose)
+        verification = run_verification(request, quiet, verbose, gpu)
     show_verification(verification, telling.Output(Format(output_format.value), output_file))
     if candidate is None and verification.kept and not quiet:
         say("`turbofix apply --verify --write` writes what was kept")
@@ -571,8 +570,7 @@ def apply_verified(  # noqa: PLR0913
     except verifying.NothingToChange as reason:
         say(str(reason))
         return CLEAN
-    request = dataclasses.replace(request, card=card_named(chosen.gpu) if chosen.gpu else None)
-    verification = run_verification(request, output.quiet, output.verbose)
+    verification = run_verification(request, output.quiet, output.verbose, chosen.gpu)
     show_verification(verification, output if output.format is Format.JSON else telling.Output(), to_stderr=not write)
     if verification.verdict not in ("pass", "fail"):
         return FAILED
@@ -618,10 +616,12 @@ def no_verdict(reason: str, options: Options) -> Verification:
     return Verification("inconclusive", reason, options.device or "none")
 
 
-def run_verification(request: Request, quiet: bool, verbose: bool = False) -> Verification:
-    """Verify, and show how it goes."""
+def run_verification(request: Request, quiet: bool, verbose: bool = False, gpu: str | None = None) -> Verification:
+    """Verify, and show how it goes; with an estimate for ``gpu`` where one was named and its data sheet is known."""
+    from turbofix.estimate.cards import card_for
     from turbofix.verify import verify as run
 
+    request = dataclasses.replace(request, card=card_for(gpu) if gpu else None)
     return telling.watched("verify", lambda tell: run(request, tell), quiet=quiet, verbose=verbose)
 
 
