@@ -1,4 +1,4 @@
-"""Whether the models of a loop are given tensors of one size, for codemods that do something for each size."""
+"""Why the tensors of a loop differ in size, in words; what follows, compile-model and cudnn-benchmark decide each."""
 
 from __future__ import annotations
 

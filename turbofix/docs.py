@@ -44,8 +44,9 @@ def fill(text: str, codemods: Sequence[Codemod]) -> str:
 def chart(root: Path) -> str:
     """Every file of the product and what is found in it, by folder: the first sentence of its docstring."""
     lines = ["# Every file, in one line", "", "Written by `python -m turbofix.docs`, from the docstrings."]
+    files = (*root.glob("turbofix/**/*.py"), *root.glob("codemods/*.py"))
     folder = None
-    for path in sorted((*root.glob("turbofix/**/*.py"), *root.glob("codemods/*.py")), key=lambda path: path.parts):
+    for path in sorted(files, key=lambda path: (path.parent.parts, path.name)):
         words = ast.get_docstring(ast.parse(path.read_bytes()))
         if not words:
             continue

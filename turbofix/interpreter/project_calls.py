@@ -1,4 +1,4 @@
-"""Calls of the project's functions and classes: their bodies are executed where the call stands."""
+"""Calls of the project's functions and classes: their bodies are executed where the call stands, so many calls deep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place in a source text: the site that a node has, and the spot that people are shown."""
+"""A place in a source text: the site of a node, and the spot that people are shown (in a notebook, cell and line)."""
 
 from __future__ import annotations
 
