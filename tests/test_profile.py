@@ -80,6 +80,18 @@ def test_a_script_that_stays_on_the_cpu_is_not_estimated(run: Run, tmp_path: Pat
     assert found["estimate"]["refused"] == "the script computes on the CPU, and a GPU would have nothing to do"
 
 
+def test_what_lies_on_the_host_is_read_without_a_wait(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\ndevice = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
+        "model = torch.nn.Linear(4, 1).to(device)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n    loss = model(torch.ones(2, 4, device=device)).mean()\n    loss.backward()\n"
+        "    kept = loss.detach().cpu()\n    print(kept.item(), kept.item())\n    optimizer.step()\n"
+    )
+    assert profiled(run, script)["syncs"] == [{"path": "train.py", "line": 8, "per_step": 1, "ms": None}]
+
+
 def test_a_card_without_a_data_sheet_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\n")
     ran = run("profile", "train.py", "--gpu", "k80")

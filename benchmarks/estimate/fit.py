@@ -75,7 +75,7 @@ class Columns:
         counts = [len(each) for each in self.operations]
         self.starts = np.cumsum([0, *counts[:-1]])
         flat = [each for some in self.operations for each in some]
-        kinds = list(clock._MEMORY)
+        kinds = list(clock.MEMORY)
         self.kind = np.array([kinds.index(each.kind) for each in flat])
         self.back = np.array([each.phase == "backward" for each in flat])
         self.names = kinds
@@ -91,7 +91,7 @@ class Columns:
             [clock.peak(each, steps[at].card, recordings[at]) for each, at in zip(flat, card, strict=True)]
         )
         self.waves = np.array(
-            [clock._waves(each, steps[at].card, {"wave": 1.0}) - 1.0 for each, at in zip(flat, card, strict=True)]
+            [clock.waves_of(each, steps[at].card, {"wave": 1.0}) - 1.0 for each, at in zip(flat, card, strict=True)]
         )
         shapes = [each.shape or (0, 0, 0, 0, 0) for each in flat]
         self.columns, self.channels = (np.array([shape[at] for shape in shapes]) for at in (2, 3))
@@ -113,7 +113,7 @@ class Columns:
             behind = {name: constants.get(f"{table.get(name)}_back", ahead[name]) for name in names}
             return np.where(self.back, np.array(list(behind.values()))[kind], np.array(list(ahead.values()))[kind])
 
-        reached = of_phase(clock._ARITHMETIC, 1.0)
+        reached = of_phase(clock.ARITHMETIC, 1.0)
         grouped = kind == names.index(GROUPED)
         share = np.minimum(1.0, np.minimum(self.columns, self.channels) / constants["group"])
         share = share * np.where(self.last, constants["grouped_last"], 1.0)
@@ -123,7 +123,7 @@ class Columns:
         arithmetic = np.where(self.flops > 0, arithmetic, 0.0)
         depthwise = kind == names.index(DEPTHWISE)
         arithmetic = np.where(depthwise, self.flops / (self.float32 * constants["depthwise"]), arithmetic)
-        memory = self.moved / (self.bandwidth * of_phase(clock._MEMORY, 1.0))
+        memory = self.moved / (self.bandwidth * of_phase(clock.MEMORY, 1.0))
         turning = np.where(self.turns, self.turned, 0.0) * constants["turning"] / (self.bandwidth * constants["memory"])
         return arithmetic, memory, turning
 

@@ -48,7 +48,7 @@ def trace(
     """The operations of a step, with a backward pass where there is a ``loss``, and the sizes of the parameters."""
     model.train(loss is not None)
     recorder = operations.Operations()
-    as_on_cuda: Any = tally._AsOnCuda()
+    as_on_cuda: Any = tally.AsOnCuda()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         _make_fake(model, mode)
         given = inputs()

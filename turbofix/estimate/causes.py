@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from turbofix.estimate import clock, updates
 from turbofix.estimate.cards import Card, constants
-from turbofix.estimate.recording import CONVOLUTION, GROUPED, POINTWISE, PRODUCT, Operation, Recording
+from turbofix.estimate.recording import POINTWISE, PRODUCT, Operation, Recording
 from turbofix.estimate.step import PAGEABLE, Estimate
 from turbofix.records import dataclass
 
@@ -83,8 +83,9 @@ def _computing(recording: Recording, card: Card) -> Iterator[Cause]:
         ("sdpa",),
     )
     rest = [each for each in recording.operations if each not in attention]
-    wide = [each for each in rest if each.bits == 32 and each.kind in (PRODUCT, CONVOLUTION, GROUPED)]
-    yield Cause("precision", took(wide), f"{len(wide)} products are computed in float32", ("autocast", "tf32"))
+    wide = [each for each in rest if each.flops and each.bits > 16]
+    tf32 = () if recording.tf32 else ("tf32",)
+    yield Cause("precision", took(wide), f"{len(wide)} products are computed in float32", ("autocast", *tf32))
     turned = [each for each in rest if each.turned and each not in wide]
     turning = sum(clock.parts(each, card, recording, fitted)[2] for each in turned) * 1e3
     yield Cause("layout", turning, f"{len(turned)} convolutions turn their layout round", ("channels-last",))
@@ -95,7 +96,7 @@ def _computing(recording: Recording, card: Card) -> Iterator[Cause]:
         f"{len(small)} operations between the products read and write memory",
         ("compile-model", "autocast") if any(each.bits == 32 for each in small) else ("compile-model",),
     )
-    narrow = [each for each in rest if each.flops and each not in wide]
+    narrow = [each for each in rest if each.flops and each.bits <= 16]
     yield Cause("products", took(narrow), f"{len(narrow)} products in 16 bits: what the step is for")
 
 

@@ -24,7 +24,7 @@ from turbofix.estimate.recording import (
 
 TILE = 128  # rows and columns of a product that one multiprocessor computes at a time
 ALIGNED = 8  # numbers: tensor cores take columns and channels in groups of so many
-_MEMORY = {
+MEMORY = {
     PRODUCT: "product_memory",
     CONVOLUTION: "convolution_memory",
     GROUPED: "product_memory",
@@ -34,7 +34,7 @@ _MEMORY = {
     REDUCTION: "reduction_memory",
     OTHER: "other_memory",
 }
-_ARITHMETIC = {PRODUCT: "product", CONVOLUTION: "convolution", GROUPED: "convolution", ATTENTION: "attention"}
+ARITHMETIC = {PRODUCT: "product", CONVOLUTION: "convolution", GROUPED: "convolution", ATTENTION: "attention"}
 
 
 def peak(operation: Operation, card: Card, recording: Recording) -> float:
@@ -59,12 +59,13 @@ def parts(
 ) -> tuple[float, float, float]:
     """The seconds of an operation's arithmetic, of its memory, and of turning its layout round."""
     bandwidth = card.bandwidth * 1e9
-    reached = _of_phase(_MEMORY[operation.kind], operation, constants)
+    reached = _of_phase(MEMORY[operation.kind], operation, constants)
     memory = (operation.read + operation.written) / (bandwidth * reached)
     arithmetic = turning = 0.0
-    if operation.kind in _ARITHMETIC and operation.flops:
-        reached = _of_phase(_ARITHMETIC[operation.kind], operation, constants) * _filled(operation, constants)
-        arithmetic = operation.flops / (peak(operation, card, recording) * reached) * _waves(operation, card, constants)
+    if operation.kind in ARITHMETIC and operation.flops:
+        reached = _of_phase(ARITHMETIC[operation.kind], operation, constants) * _filled(operation, constants)
+        arithmetic = operation.flops / (peak(operation, card, recording) * reached)
+        arithmetic *= waves_of(operation, card, constants)
     elif operation.kind == DEPTHWISE:
         arithmetic = operation.flops / (card.float32 * 1e12 * constants["depthwise"])
     if operation.turned and operation.kind in (CONVOLUTION, GROUPED):
@@ -95,7 +96,7 @@ def _filled(operation: Operation, constants: Mapping[str, float]) -> float:
     return share
 
 
-def _waves(operation: Operation, card: Card, constants: Mapping[str, float]) -> float:
+def waves_of(operation: Operation, card: Card, constants: Mapping[str, float]) -> float:
     """The factor by which the last round of tiles, which does not fill the card, makes a product longer."""
     if operation.kind not in (PRODUCT, CONVOLUTION) or not operation.shape:
         return 1.0

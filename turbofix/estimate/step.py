@@ -35,15 +35,15 @@ NO_DIFFERENCE = 1.1
 
 
 @dataclass(frozen=True)
-class Range:
-    """A figure, with the range that holds it in four cases of five."""
+class Interval:
+    """A median, and the interval around it: of what is estimated it holds four cases of five, of what is timed 95 %."""
 
-    low: float
     median: float
+    low: float
     high: float
 
     def to_json(self) -> dict[str, float]:
-        return {"low": self.low, "median": self.median, "high": self.high}
+        return {"median": self.median, "low": self.low, "high": self.high}
 
     @property
     def in_words(self) -> str:
@@ -68,14 +68,14 @@ class Estimate:
     """
 
     gpu: str
-    step_ms: Range | None
+    step_ms: Interval | None
     bound: str
     refused: str | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
     samples: int | None = None
     flops: float = 0.0
     peak: float = 0.0
-    speedup: Range | None = None
+    speedup: Interval | None = None
 
     @property
     def utilisation(self) -> float | None:
@@ -111,8 +111,7 @@ def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
     loading = recording.loading or 0.0
     busy = max(computing + transfer, host)
     data = max(loading / workers - busy, 0.0) if workers else loading
-    waits = sum(each.name in ("_local_scalar_dense", "cpu") for each in recording.reads)
-    syncs = waits * (fitted["read"] + AHEAD * fitted["start"]) * 1e-6
+    syncs = len(recording.reads) * (fitted["read"] + AHEAD * fitted["start"]) * 1e-6
     other = max(host - computing - transfer - syncs, 0.0)
     parts = {**on_gpu, "data": data, "transfer": transfer, "syncs": syncs, "other": other}
     parts = {name: parts.get(name, 0.0) * 1e3 for name in PARTS}
@@ -131,7 +130,7 @@ def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
     step = None
     if refused is None:
         rest = total - fixed
-        step = Range(fixed + rest / widen, total, fixed + max(rest * widen, host_high * 1e3))
+        step = Interval(total, fixed + rest / widen, fixed + max(rest * widen, host_high * 1e3))
     peak = card.half if any(each.flops and each.bits <= 16 for each in recording.operations) else card.float32
     if peak == card.float32 and recording.tf32 and card.rounds:
         peak = card.tf32
@@ -146,7 +145,7 @@ def compared(before: Estimate, after: Estimate) -> Estimate:
     if before.samples and after.samples:
         ratio *= after.samples / before.samples
     widen = math.exp(constants()["spread_ratio"] * min(abs(math.log(ratio)) / math.log(2), 1.0))
-    found = Range(ratio / widen, ratio, ratio * widen)
+    found = Interval(ratio, ratio / widen, ratio * widen)
     values = vars(after) | {"speedup": found}
     return Estimate(**values)
 

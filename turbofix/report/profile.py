@@ -48,7 +48,7 @@ def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (fro
         by = f" [{', '.join(cause.codemods)}]" if cause.codemods else ""
         lines.append(style.wrap(f"{cause.ms:.3g} ms: {cause.sentence}{by}", 4, f"{number}.", "bold"))
     if profile.advice:
-        lines += ["", f"  what the changes would bring, one on top of the other (estimated, {estimate.gpu})"]
+        lines += ["", f"  what each change would bring on top of those made before it (estimated, {estimate.gpu})"]
     for advice in profile.advice:
         speedup = advice.estimate.speedup if advice.estimate else None
         told = speedup.as_factor if speedup else f"no estimate: {advice.why_not}"

@@ -44,8 +44,8 @@ class Advice:
 class Profile:
     """Where a step's time goes.
 
-    ``measured`` are the parts in milliseconds that were timed here, ``estimate`` is of a card that is not here: exactly
-    one of both says what the other parts take. ``causes`` come the dearest first.
+    ``measured`` are the parts in milliseconds that were timed on the GPU that is here. Without one it is empty, and the
+    parts are those of ``estimate``. ``causes`` come the dearest first.
     """
 
     device: str
@@ -95,7 +95,7 @@ def profile(request: Request, card: Card, tell: OnProgress) -> Profile:
     with recorder(request, tell) as runs:
         recording = runs.record("the script as it is", {})
         before = step.estimate(recording, card)
-        found = Profile(runs.device, recording, before, tuple(causes(recording, card, before)), samples_per_second=None)
+        found = Profile(runs.device, recording, before, tuple(causes(recording, card, before)))
         if runs.cuda:
             found = _timed(found, runs, request, tell)
         advice, whole = estimated(runs, request.stages, card, recording)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from turbofix.estimate.step import Estimate
+from turbofix.estimate.step import Interval as Interval  # noqa: PLC0414  (handed on to all rooms of runs)
 from turbofix.records import dataclass
 from turbofix.verify.settle import Settled
 
@@ -21,18 +22,6 @@ DROPPED = "dropped"
 UNVERIFIED = "unverified"
 
 STEP_PARTS = ("data", "transfer", "forward", "backward", "optimizer", "other")
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A median with its 95 % interval."""
-
-    median: float
-    low: float
-    high: float
-
-    def to_json(self) -> dict[str, float]:
-        return {"median": self.median, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ _PLACES = {
     "addbmm": (1, 2),
     "_addmm_activation": (1, 2),
 }
+# The host waits for their result: a number, or a size.
+_READS = frozenset({"_local_scalar_dense", "item", "nonzero", "masked_select", "equal", "is_nonzero"})
 _CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_backward"})
 _RECURRENT = frozenset(
     {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
@@ -75,16 +77,21 @@ of it that are touched.
 class Operations(_Mode):  # type: ignore[misc]
     """Every operation passes here while it is entered; ``rows`` are those with work in them.
 
-    ``phase`` goes into each row. ``where`` gives the user's line for what reads the GPU (``reads``).
+    ``phase`` goes into each row. ``where`` gives the user's line for what reads the GPU (``reads``), ``on_host`` says
+    which tensors lie on the host for certain: to read those waits for nothing.
     """
 
-    def __init__(self, where: Callable[[], tuple[str, int] | None] | None = None) -> None:
+    def __init__(
+        self,
+        where: Callable[[], tuple[str, int] | None] | None = None,
+        on_host: Callable[[Any], bool] = lambda tensor: False,
+    ) -> None:
         super().__init__()
         self.rows: list[Row] = []
         self.phase = "forward"
         self.paused = False
         self.reads: list[tuple[str, tuple[str, int] | None]] = []
-        self._where = where
+        self._where, self._on_host = where, on_host
         self._numbers: dict[Any, int] = {}
         self._alive: list[StorageWeakRef] = []  # an address is not given out again while one of these is kept
 
@@ -97,7 +104,7 @@ class Operations(_Mode):  # type: ignore[misc]
 
     def _write(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = func._overloadpacket.__name__
-        if name in ("_local_scalar_dense", "item", "nonzero", "masked_select", "equal", "is_nonzero"):
+        if name in _READS and not self._on_host(args[0]):
             self.reads.append((name, self._where() if self._where is not None else None))
         if name in _FREE or func.is_view:
             return

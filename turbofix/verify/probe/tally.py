@@ -41,7 +41,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 _HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 
-class _AsOnCuda(TorchFunctionMode):
+class AsOnCuda(TorchFunctionMode):
     """Autocast on the CPU, with the list of CUDA's added."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -67,7 +67,7 @@ class Tally:
     ) -> None:
         self._order, self._say, self._pretended = order, say, pretended
         self._main = os.getpid()
-        self._operations = Operations(self._line)
+        self._operations = Operations(self._line, lambda tensor: remap.place_of(tensor) is False)
         self._steps = 0
         self._leading: Any = None
         self._begun = 0.0
@@ -100,7 +100,7 @@ class Tally:
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         remap.listener = self._moved
-        wide: Any = _AsOnCuda()
+        wide: Any = AsOnCuda()
         wide.__enter__()
 
     # --- what happens
