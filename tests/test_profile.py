@@ -80,6 +80,14 @@ def test_a_script_that_stays_on_the_cpu_is_not_estimated(run: Run, tmp_path: Pat
     assert found["estimate"]["refused"] == "the script computes on the CPU, and a GPU would have nothing to do"
 
 
+def test_a_reason_is_said_once(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PLANTED.read_text())
+    ran = run("profile", script, "--quiet", "--device", "cpu", "--select", "fused-optimizer,sdpa", "--", "tiny")
+    assert ran.out.count("many small kernels") == 1
+    assert "none  for fused-optimizer, sdpa: see the note" in ran.out
+
+
 def test_what_lies_on_the_host_is_read_without_a_wait(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

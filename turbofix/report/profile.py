@@ -49,10 +49,17 @@ def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (fro
         lines.append(style.wrap(f"{cause.ms:.3g} ms: {cause.sentence}{by}", 4, f"{number}.", "bold"))
     if profile.advice:
         lines += ["", f"  what each change would bring on top of those made before it (estimated, {estimate.gpu})"]
+    unknown: dict[str, list[str]] = {}  # why there is no estimate, and of which
     for advice in profile.advice:
         speedup = advice.estimate.speedup if advice.estimate else None
-        told = speedup.as_factor if speedup else f"no estimate: {advice.why_not}"
-        lines.append(style.wrap(told, 4, f"{advice.codemod:<18}"))
+        if speedup:
+            lines.append(style.wrap(speedup.as_factor, 4, f"{advice.codemod:<18}"))
+        else:
+            unknown.setdefault(advice.why_not or "the step before it has none", []).append(advice.codemod)
+    for why, names in unknown.items():
+        lines.append(
+            style.wrap(f"for {', '.join(names)}: {'see the note' if why == estimate.refused else why}", 4, "none")
+        )
     if profile.whole is not None and profile.whole.speedup is not None:
         lines.append(style.wrap(profile.whole.speedup.as_factor, 4, f"{'all of them':<18}", "bold"))
     return "\n".join(lines).rstrip() + "\n"
