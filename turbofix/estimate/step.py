@@ -79,7 +79,10 @@ class Estimate:
 
     @property
     def utilisation(self) -> float | None:
-        """The share of the card's peak that the step's arithmetic reaches (MFU: products, convolutions, attention)."""
+        """The share of the card's peak that the step's arithmetic reaches (MFU).
+
+        The arithmetic is that of products, convolutions and attention, the peak that of the fastest numbers among them.
+        """
         return self.flops / (self.step_ms.median * 1e-3 * self.peak) if self.step_ms and self.peak else None
 
     def to_json(self) -> dict[str, Any]:
@@ -131,10 +134,8 @@ def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
     if refused is None:
         rest = total - fixed
         step = Interval(total, fixed + rest / widen, fixed + max(rest * widen, host_high * 1e3))
-    peak = card.half if any(each.flops and each.bits <= 16 for each in recording.operations) else card.float32
-    if peak == card.float32 and recording.tf32 and card.rounds:
-        peak = card.tf32
-    return Estimate(card.name, step, bound, refused, parts, recording.samples, flops, peak * 1e12)
+    peak = max((clock.peak(each, card, recording) for each in recording.operations if each.flops), default=0.0)
+    return Estimate(card.name, step, bound, refused, parts, recording.samples, flops, peak)
 
 
 def compared(before: Estimate, after: Estimate) -> Estimate:

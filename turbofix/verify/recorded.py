@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,33 @@ SKIPPED = 1
 class Recorder:
     """Runs a script as far as its second step, as it is or rewritten, and gives the recordings."""
 
-    def __init__(self, child: Child, scratch: Scratch, request: Request, *, remap: bool, tell: OnProgress) -> None:
+    def __init__(  # noqa: PLR0913
+        self, child: Child, scratch: Scratch, request: Request, *, remap: bool, pretend: bool, tell: OnProgress
+    ) -> None:
         self.child, self._scratch, self._request, self._tell = child, scratch, request, tell
-        self._remap = remap
+        self._remap, self._pretend = remap, pretend
         self.cuda = child.cuda and request.options.device != "cpu"
         self.device = (child.device_name or "cuda") if self.cuda else "cpu"
 
     def record(self, phase: str, files: Mapping[Path, bytes]) -> Recording:
         """One step of the script with ``files`` in place of its own.
 
+        Where a GPU is stood in for, tensors on it have no numbers. What cannot do without is run with them.
+
         Raises:
             Inconclusive: it does not come to the end of a second step.
         """
         self._tell(Progress(phase, 0, SKIPPED + 1))
+        if self._remap and self._pretend:
+            ended = self._run(phase, files, pretend=True)
+            if ended.log.get("step"):
+                return recording_of(ended.log)
+        ended = self._run(phase, files, pretend=False)
+        if not ended.log.get("step"):
+            raise Inconclusive(self._scratch.told(_why_none(ended)))
+        return recording_of(ended.log)
+
+    def _run(self, phase: str, files: Mapping[Path, bytes], *, pretend: bool) -> Ended:
         fetches = self._scratch.root / "logs" / "fetches.jsonl"
         fetches.unlink(missing_ok=True)
         order: dict[str, Any] = {
@@ -43,18 +57,21 @@ class Recorder:
             "speed": False,
             "skip": SKIPPED,
             "remap": self._remap,
+            "pretend": pretend,
             "fetches": str(fetches),
         }
         ended = self.child.run(files, order, lambda step: self._tell(Progress(phase, step, SKIPPED + 1)))
-        self._tell(Progress(phase, ended.log.get("steps", 0), SKIPPED + 1, self._scratch.told(ended.in_words)))
-        if not ended.log.get("step"):
-            raise Inconclusive(self._scratch.told(_why_none(ended)))
-        return recording_of(ended.log)
+        how = "; again with numbers" if pretend and not ended.log.get("step") else ""
+        words = self._scratch.told(ended.in_words) + how
+        self._tell(Progress(phase, ended.log.get("steps", 0), SKIPPED + 1, words, ended.output))
+        return ended
 
 
 @contextmanager
-def recorder(request: Request, tell: OnProgress) -> Iterator[Recorder]:
+def recorder(request: Request, tell: OnProgress, *, pretend: bool = True) -> Iterator[Recorder]:
     """A recorder whose child ends, and whose scratch folder is removed, with the context.
+
+    Without ``pretend`` every number is computed.
 
     Raises:
         Inconclusive: the script, torch or the folder cannot be had.
@@ -70,15 +87,10 @@ def recorder(request: Request, tell: OnProgress) -> Iterator[Recorder]:
             tell(Progress("importing torch", 0, None))
             child.start()
             cuda = child.cuda and options.device != "cpu"
-            yield Recorder(child, scratch, request, remap=not cuda and mentions_cuda(request), tell=tell)
+            remap = not cuda and mentions_cuda(request)
+            yield Recorder(child, scratch, request, remap=remap, pretend=pretend, tell=tell)
         finally:
             child.close()
-
-
-def record(request: Request, programs: Sequence[Mapping[Path, bytes]], tell: OnProgress) -> list[Recording]:
-    """The recordings of several programs, each given by the files that stand in place of the script's own."""
-    with recorder(request, tell) as one:
-        return [one.record("recording a step", files) for files in programs]
 
 
 def _why_none(ended: Ended) -> str:

@@ -164,7 +164,7 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     judged = (*mending, *learned.judgements)
     estimated: Estimate | None = None
     if request.card is not None and not cuda and kept:
-        recorder = Recorder(child, scratch, request, remap=remap, tell=tell)
+        recorder = Recorder(child, scratch, request, remap=remap, pretend=True, tell=tell)
         judged, estimated, why_none = _with_estimates(judged, learned, recorder, request.card)
         notes += [f"no estimate for {request.card.name}: {why_none}"] if why_none else []
     return Verification(

@@ -78,20 +78,22 @@ class Operations(_Mode):  # type: ignore[misc]
     """Every operation passes here while it is entered; ``rows`` are those with work in them.
 
     ``phase`` goes into each row. ``where`` gives the user's line for what reads the GPU (``reads``), ``on_host`` says
-    which tensors lie on the host for certain: to read those waits for nothing.
+    which tensors lie on the host for certain: to read those waits for nothing. Where it can be told of each tensor
+    whether it lies ``on_gpu``, what only the host computes is left out.
     """
 
     def __init__(
         self,
         where: Callable[[], tuple[str, int] | None] | None = None,
         on_host: Callable[[Any], bool] = lambda tensor: False,
+        on_gpu: Callable[[Any], bool] | None = None,
     ) -> None:
         super().__init__()
         self.rows: list[Row] = []
         self.phase = "forward"
         self.paused = False
         self.reads: list[tuple[str, tuple[str, int] | None]] = []
-        self._where, self._on_host = where, on_host
+        self._where, self._on_host, self._on_gpu = where, on_host, on_gpu
         self._numbers: dict[Any, int] = {}
         self._alive: list[StorageWeakRef] = []  # an address is not given out again while one of these is kept
 
@@ -110,7 +112,7 @@ class Operations(_Mode):  # type: ignore[misc]
             return
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         made = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
-        if not given and not made:
+        if not any(map(self._on_gpu, (*given, *made))) if self._on_gpu is not None else not given and not made:
             return
         inputs, outputs = [self._touched(each) for each in given], [self._touched(each) for each in made]
         read, written = (float(sum(size for _, size in some)) for some in (inputs, outputs))

@@ -20,6 +20,9 @@ _Anything = TypeVar("_Anything")
 listener: Callable[..., None] | None = None
 """Told of each tensor that goes from the host to the GPU, or back: ``(tensor, pinned=, waits=, to_cuda=)``."""
 
+pretended: Any = None
+"""Where tensors on the GPU are only pretended, what makes them (``there``) and of them (``back``)."""
+
 _NAMES_A_DEVICE = (str, torch.device)
 _MAY_HOLD_TENSORS: Any = (torch.Tensor, tuple, list)
 
@@ -146,6 +149,7 @@ class Remap(TorchFunctionMode):
             tensor.cpu: lambda func, args, kwargs: _landed(func(*args, **kwargs), args[0], kwargs, place=False),
             tensor.to: self._to,
             tensor.type: self._type,
+            tensor.tolist: _to_list,
             tensor.numpy: _to_numpy,
             tensor.__array__: _to_numpy,
             tensor.type_as: lambda func, args, kwargs: _landed(
@@ -178,6 +182,8 @@ class Remap(TorchFunctionMode):
         if to_cuda:
             if func in (torch.as_tensor, torch.asarray) and place_among(tensors) is not True:
                 result = result.clone()  # which elsewhere shares the memory of what it is given
+            if pretended is not None and isinstance(result, torch.Tensor):
+                result = pretended.there(result)
             return put(result, True)
         place: bool | None
         if kwargs and kwargs.get("device") is not None:
@@ -273,6 +279,8 @@ def _landed(result: torch.Tensor, source: torch.Tensor, how: Any = None, *, plac
     if listener is not None and place is not None and bool(before) is not place:
         pinned = bool(getattr(source, "_turbofix_pinned", False))
         listener(source, pinned=pinned, waits=not (how or {}).get("non_blocking"), to_cuda=place)
+    if pretended is not None and place is not None:
+        result = pretended.there(result) if place else pretended.back(result)
     if place is None:
         return put(result, True if before else None)
     if result is not source:
@@ -306,6 +314,10 @@ def _to_numpy(func: Any, args: Any, kwargs: Any) -> Any:
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
     return func(*args, **kwargs)
+
+
+def _to_list(func: Any, args: Any, kwargs: Any) -> Any:
+    return func(_landed(args[0], args[0], place=False) if place_of(args[0]) else args[0])
 
 
 def _parse(func: Any, args: Any, kwargs: Any) -> Any:

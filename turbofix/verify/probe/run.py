@@ -100,10 +100,12 @@ def _measure(order: dict[str, Any], say: Say) -> int:
 def _tally(order: dict[str, Any], say: Say) -> int:
     import torch
 
-    from . import cuda_on_cpu, tally
+    from . import cuda_on_cpu, pretended, tally
 
     torch.set_num_threads(1)
     stand_in = cuda_on_cpu.install() if order["remap"] else lambda: {"remapped": False}
+    if order["pretend"]:
+        pretended.install()
     one = tally.Tally(order, say, lambda: bool(stand_in()["remapped"]))
     one.install()
     return _run_script(order, one.finish)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import statistics
 import sys
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch as dispatch
 from torch.utils.data import dataloader as loading
 from torch.utils.data._utils import fetch as fetching
 
@@ -26,6 +28,7 @@ from . import processes, remap
 from .neutral import batch_size
 from .operations import Operations
 from .patching import wrap
+from .pretended import is_pretended
 
 # What CUDA's autocast computes in float32 and a CPU's in 16 bits (torch's documentation of autocast, "CUDA ops that
 # autocast to float32").
@@ -37,15 +40,19 @@ _WIDE = frozenset(
     rsqrt sinh smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss
     """.split()  # noqa: SIM905
 )
+# further readings of a step's data, and seconds after which there is no further one
+_READINGS, _LONGEST_READING = 8, 1.0
 _HALVES = (torch.float16, torch.bfloat16)
 _HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 
 class AsOnCuda(TorchFunctionMode):
-    """Autocast on the CPU, with the list of CUDA's added."""
+    """Autocast on the CPU, with the list of CUDA's added; and attention in one kernel where CUDA has one."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return _attended(func, *args, **kwargs)
         if getattr(func, "__name__", "") in _WIDE and torch.is_autocast_enabled("cpu"):
             args = tuple(_wide(each) for each in args)
             kwargs = {name: _wide(each) for name, each in kwargs.items()}
@@ -54,6 +61,24 @@ class AsOnCuda(TorchFunctionMode):
 
 def _wide(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) and value.dtype in _HALVES else value
+
+
+def _attended(func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, *rest: Any, **named: Any) -> Any:
+    """Attention: with a mask or dropout, too, which a CPU's one kernel does not take in training, and CUDA's do.
+
+    Nobody looks at the numbers, so that dropout is left out.
+    """
+    kernel = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+    alike = query.dim() == 4 and query.shape[-1] == value.shape[-1] and query.shape[1] == key.shape[1]
+    if kernel is None or not alike or (attn_mask is not None and attn_mask.requires_grad):
+        return func(query, key, value, attn_mask, *rest, **named)
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = (each.to(torch.get_autocast_dtype("cpu")) for each in (query, key, value))
+    if attn_mask is not None:
+        bias = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = bias.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype is torch.bool else attn_mask.to(bias)
+    causal = rest[1] if len(rest) > 1 else named.get("is_causal", False)
+    return kernel(query, key, value, 0.0, causal, attn_mask=attn_mask, scale=named.get("scale"))[0]
 
 
 class Tally:
@@ -67,7 +92,8 @@ class Tally:
     ) -> None:
         self._order, self._say, self._pretended = order, say, pretended
         self._main = os.getpid()
-        self._operations = Operations(self._line, lambda tensor: remap.place_of(tensor) is False)
+        on_gpu = is_pretended if remap.pretended is not None else None
+        self._operations = Operations(self._line, lambda tensor: remap.place_of(tensor) is False, on_gpu)
         self._steps = 0
         self._leading: Any = None
         self._begun = 0.0
@@ -78,7 +104,7 @@ class Tally:
         self._copies: list[tuple[int, bool, bool]] = []
         self._drawn: list[tuple[str, int, int]] = []  # data set, workers and samples of each batch of the step
         self._pins = False
-        self._waited = 0.0
+        self._waited = self._repeated = 0.0
         self._own = tuple(os.path.join(root, "") for root in order["own"])
         self._folder = os.path.dirname(order["script"])
 
@@ -110,9 +136,9 @@ class Tally:
             if os.getpid() != self._main:
                 return original(iterator)
             with self._paused():
-                began = time.perf_counter()
+                began, self._repeated = _now(), 0.0
                 batch = original(iterator)
-                self._waited += time.perf_counter() - began
+                self._waited += _now() - began - self._repeated
             self._pins = self._pins or bool(getattr(iterator, "_pin_memory", False))
             name = _name(getattr(iterator, "_dataset", None))
             self._drawn.append((name, int(getattr(iterator, "_num_workers", 0)), batch_size(batch)))
@@ -122,10 +148,15 @@ class Tally:
 
     def _fetching(self, original: Any) -> Callable[..., Any]:
         def fetch(fetcher: Any, indices: Any) -> Any:
-            began = time.perf_counter()
-            with self._paused():
+            here = os.getpid() == self._main
+            with self._paused(), contextlib.nullcontext() if here else _unwatched():
+                began = _now()
                 found = original(fetcher, indices)
-            line = json.dumps([_name(fetcher.dataset), time.perf_counter() - began])
+                times = [_now() - began]
+                if self._recording and here and isinstance(fetcher, fetching._MapDatasetFetcher):
+                    times += _read_again(lambda: original(fetcher, indices))
+                self._repeated += sum(times[1:])
+            line = json.dumps([_name(fetcher.dataset), *times])
             with contextlib.suppress(OSError), open(self._order["fetches"], "a", encoding="utf-8") as handle:
                 handle.write(line + "\n")
             return found
@@ -197,7 +228,8 @@ class Tally:
 
     @contextlib.contextmanager
     def _paused(self) -> Any:
-        before, self._operations.paused = self._operations.paused, True
+        """Nothing is written down of the data's making, where that cannot be told from what the GPU computes."""
+        before, self._operations.paused = self._operations.paused, remap.pretended is None
         try:
             yield
         finally:
@@ -253,16 +285,45 @@ class Tally:
         if not self._drawn:
             return None, 0
         seen: dict[str, list[float]] = {}
+        repeated: set[str] = set()
         with contextlib.suppress(OSError), open(self._order["fetches"], encoding="utf-8") as handle:
             for line in handle:
                 with contextlib.suppress(ValueError):
-                    name, seconds = json.loads(line)
-                    seen.setdefault(name, []).append(seconds)
+                    name, first, *more = json.loads(line)
+                    seen.setdefault(name, []).append(statistics.median(more or [first]))
+                    repeated |= {name} if more else set()
         total = 0.0
         for name, _, _ in self._drawn:
             times = seen.get(name, [])
-            total += statistics.median(times[1:] or times or [0.0])
+            # those of the recorded step where they were read again, else all but the first
+            total += times[-1] if name in repeated else statistics.median(times[1:] or times or [0.0])
         return total, max(workers for _, workers, _ in self._drawn)
+
+
+@contextlib.contextmanager
+def _unwatched() -> Any:
+    """Past every mode, each of which takes longer than many a small operation of the data."""
+    with torch._C.DisableTorchFunction(), dispatch._disable_current_modes():
+        yield
+
+
+def _read_again(fetch: Callable[[], Any]) -> list[float]:
+    """Seconds that the same items take, some more times.
+
+    One reading says little, and a data set that keeps its items has them now.
+    """
+    times: list[float] = []
+    with contextlib.suppress(Exception), _unwatched():
+        while len(times) < _READINGS and sum(times) < _LONGEST_READING:
+            began = _now()
+            fetch()
+            times.append(_now() - began)
+    return times
+
+
+def _now() -> float:
+    """Seconds on a clock that stands still while a GPU is pretended."""
+    return time.perf_counter() - (remap.pretended.seconds if remap.pretended is not None else 0.0)
 
 
 def _name(dataset: Any) -> str:

@@ -1,0 +1,92 @@
+"""A step that this machine could not take is written down all the same: what lies on the GPU has sizes alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Run, runner
+
+HUGE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(50000, 1024)
+        self.out = nn.Linear(1024, 50000, bias=False)
+        self.out.weight = self.embed.weight
+        self.register_buffer("scale", torch.ones(1024))
+
+    def forward(self, x):
+        h = self.embed(x) * self.scale + torch.arange(1024, device=x.device)
+        h = h.view(x.shape[0], x.shape[1], 16, 64).transpose(1, 2)
+        h = F.scaled_dot_product_attention(h, h, h, dropout_p=0.1).transpose(1, 2).reshape(*x.shape, 1024)
+        return self.out(h)
+
+
+data = torch.utils.data.TensorDataset(torch.randint(50000, (256, 512)))
+net = Net()
+optimizer = torch.optim.AdamW(net.parameters())
+net.cuda()
+kept = torch.zeros(3).cuda()
+for (x,) in torch.utils.data.DataLoader(data, batch_size=64):
+    x = x.to("cuda")
+    loss = F.cross_entropy(net(x).flatten(0, 1), x.flatten())
+    loss.backward()
+    optimizer.step()
+    torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, "state.pt")
+    assert len({id(each) for each in net.parameters()}) == 1 and net.out.weight.grad is not None
+    assert kept.device.type == x.device.type == net.embed.weight.device.type == "cuda"
+    assert x.cpu().numpy().shape == (64, 512) and len(kept.tolist()) == 3
+    print(f"{loss:.4f} {loss.item():.4f} {kept.sum()}")
+"""
+
+CHOSEN = """
+import torch
+net = torch.nn.Linear(8, 1).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    x = torch.randn(32, 8).cuda()
+    net(x[x[:, 0] > 0]).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    return runner(tmp_path, monkeypatch, capfdbinary)
+
+
+def profiled(run: Run, folder: Path, text: str) -> tuple[dict[str, Any], str]:
+    (folder / "train.py").write_text(text)
+    ran = run("profile", "train.py", "--output-format", "json", "--device", "cpu", "--select", "set-to-none", "-v")
+    assert ran.code == 0, ran.err
+    found: dict[str, Any] = json.loads(ran.out)
+    return found, ran.err
+
+
+def test_a_step_with_more_numbers_than_there_is_memory(run: Run, tmp_path: Path) -> None:
+    """The output alone has 64 · 512 · 50,000 numbers: 6.6 GB, and as much for each thing that is made of it."""
+    found, said = profiled(run, tmp_path, HUGE)
+    assert "again with numbers" not in said
+    assert "1.0000 1.0000" in said
+    # the layer's three products, and attention's: each is counted once, though a CPU would take it apart
+    products = 3 * 2 * 64 * 512 * 1024 * 50_000
+    attention = 3.5 * 4 * 64 * 16 * 512 * 512 * 64
+    seconds = found["estimate"]["step_ms"]["median"] * 1e-3
+    # on an A100, in float32 that nothing rounds
+    assert found["mfu"] == pytest.approx((products + attention) / seconds / 19.5e12, rel=0.01)
+    assert found["step_ms"]["data"] < 5
+
+
+def test_what_depends_on_numbers_is_run_with_them(run: Run, tmp_path: Path) -> None:
+    found, said = profiled(run, tmp_path, CHOSEN)
+    assert "then it stopped" in said
+    assert "again with numbers" in said
+    assert found["bound"] == "host"
