@@ -36,7 +36,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "turbofix needs Python 3.10 or newer; make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[verify]' --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[verify,report]' --group dev
 	touch $@
 
 clean:

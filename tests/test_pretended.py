@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,34 @@ def test_what_depends_on_numbers_is_run_with_them(run: Run, tmp_path: Path) -> N
     assert "then it stopped" in said
     assert "again with numbers" in said
     assert found["bound"] == "host"
+
+
+WORKERS = """
+import time
+import torch
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.ones(8)
+
+if __name__ == "__main__":
+    net = torch.nn.Linear(8, 1).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x in torch.utils.data.DataLoader(Slow(), batch_size=8, num_workers=2):
+        net(x.cuda()).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_the_time_for_data_is_that_of_one_process_where_several_make_them(run: Run, tmp_path: Path) -> None:
+    found, _ = profiled(run, tmp_path, WORKERS)
+    (cause,) = [each for each in found["causes"] if each["name"] == "data"]
+    told = re.fullmatch(
+        r"making a step's batch takes one process (\S+) ms \(measured\), 2 make them", cause["sentence"]
+    )
+    assert told
+    assert float(told[1]) == pytest.approx(40, rel=0.3)  # eight items of 5 ms
+    assert found["step_ms"]["data"] == pytest.approx(20, rel=0.4)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from turbofix.cli import run_verification
 from turbofix.report.verification import render
+from turbofix.running import run_verification
 from turbofix.verify import Interval, Judgement, Measured, Progress, Request, Verification
 
 CLOSE = "gradients agree to 0.002 and updates to 0.01 over 23 steps (1 - cosine or the relative change of the norm)"

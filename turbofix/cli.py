@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import enum
 import functools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from turbofix import __version__, registry, telling
+from turbofix import __version__, registry, running, telling
 from turbofix.config import ConfigError, parse_gpu, parse_torch_version
 from turbofix.engine import project, verifying
 from turbofix.engine.project import Chosen, Outcome, shown
 from turbofix.engine.verifying import NothingToVerify
 from turbofix.findings import Risk
-from turbofix.report.text import Style
+from turbofix.running import Wanted
 from turbofix.source.files import STDIN, Source, SourceError, Workspace
 from turbofix.telling import CLEAN, FAILED, FOUND, Format, say
 
 if TYPE_CHECKING:
-    from turbofix.estimate.cards import Card
-    from turbofix.verify import Options, Request, Verification
+    from turbofix.verify import Options, Request
 
 NAMED = 4  # codemods that a line names
 
@@ -182,6 +180,10 @@ TorchVersion = Annotated[
 ]
 OutputFormat = Annotated[Format | None, typer.Option(help="How to show the findings. [default: rich]")]
 OutputFile = Annotated[Path | None, typer.Option(metavar="F", help="Write results there instead of standard output.")]
+Report = Annotated[
+    Path | None,
+    typer.Option(metavar="F", help="Also write a page with pictures there, in one file: HTML, for any browser."),
+]
 Statistics = Annotated[bool, typer.Option("--statistics", help="Show counts by codemod instead of findings.")]
 ExitZero = Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 where findings would exit with 1.")]
 Jobs = Annotated[
@@ -367,7 +369,7 @@ def apply(  # noqa: PLR0913
         if paths is None or len(paths) != 1 or Path(paths[0]).is_dir():
             raise ConfigError("--verify runs one script: turbofix apply --verify SCRIPT -- ARGS")
         options = options_of_runs(context)
-        return apply_verified(Path(paths[0]), script_arguments(context), chosen, options, output, write)
+        return running.apply_verified(Path(paths[0]), script_arguments(context), chosen, options, output, write)
     refuse_script_arguments(context)
     if paths is not None and STDIN in paths:
         if len(paths) > 1 or write:
@@ -423,6 +425,7 @@ def verify(  # noqa: PLR0913
     keep_scratch: KeepScratch = False,
     output_format: Annotated[VerifyFormat, typer.Option(help="How to show the result.")] = VerifyFormat.RICH,
     output_file: OutputFile = None,
+    report: Report = None,
     quiet: Quiet = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also say what a run that failed wrote.")] = False,
 ) -> int:
@@ -430,26 +433,22 @@ def verify(  # noqa: PLR0913
     chosen = choose(select, ignore, risk, gpu, torch_version)
     options = options_of_runs(context)
     arguments = script_arguments(context)
-    try:
+
+    def plan() -> Request:
         if candidate is None:
-            request = verifying.plan_verification(script, arguments, chosen, options, Workspace())
-        else:
-            if context.obj is None and not candidate.exists():
-                raise NothingToVerify(
-                    f"there is no file {shown(candidate)} to compare with; if this is an argument of the script, put "
-                    "`--` before it"
-                )
-            request = verifying.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
-    except NothingToVerify as reason:
-        if output_format is not VerifyFormat.JSON:
-            raise
-        verification = no_verdict(str(reason), options)
-    else:
-        verification = run_verification(request, quiet, verbose, gpu)
-    show_verification(verification, telling.Output(Format(output_format.value), output_file))
-    if candidate is None and verification.kept and not quiet:
+            return verifying.plan_verification(script, arguments, chosen, options, Workspace())
+        if context.obj is None and not candidate.exists():
+            raise NothingToVerify(
+                f"there is no file {shown(candidate)} to compare with; if this is an argument of the script, put "
+                "`--` before it"
+            )
+        return verifying.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
+
+    output = telling.Output(Format(output_format.value), output_file, verbose=verbose, quiet=quiet)
+    code, kept = running.verified(plan, options, output, gpu, Wanted(report))
+    if candidate is None and kept and not quiet:
         say("`turbofix apply --verify --write` writes what was kept")
-    return {"pass": CLEAN, "fail": FOUND}.get(verification.verdict, FAILED)
+    return code
 
 
 @app.command(cls=RunningCommand)
@@ -471,6 +470,7 @@ def profile(  # noqa: PLR0913
     keep_scratch: KeepScratch = False,
     output_format: Annotated[VerifyFormat, typer.Option(help="How to show the result.")] = VerifyFormat.RICH,
     output_file: OutputFile = None,
+    report: Report = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="F", help="Write the step as a trace for Chrome or Perfetto there.")
     ] = None,
@@ -481,32 +481,11 @@ def profile(  # noqa: PLR0913
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also say what each run took.")] = False,
 ) -> int:
     """Show where a training step's time goes, and what each change would bring; the script's arguments follow `--`."""
-    from turbofix.report import profile as report
-    from turbofix.report import trace as traces
-    from turbofix.verify import Inconclusive
-    from turbofix.verify import profile as profiling
-
     chosen = choose(select, ignore, risk, gpu, torch_version)
     options = options_of_runs(context)
-    card = card_named(gpu or "auto")
     request = verifying.plan_profile(script, script_arguments(context), chosen, options, Workspace())
-    try:
-        found = telling.watched(
-            "profile", lambda tell: profiling.profile(request, card, tell), quiet=quiet, verbose=verbose
-        )
-    except Inconclusive as why:
-        raise NothingToVerify(f"{shown(script)} cannot be profiled: {why}") from why
-    if output_format is VerifyFormat.JSON:
-        telling.emit(report.render_json(found), output_file)
-    else:
-        color = output_file is None and telling.use_color(sys.stdout)
-        telling.emit(report.render(found, Style(telling.columns(), color)), output_file)
-    if trace is not None:
-        telling.emit(traces.render_trace(found, card), trace)
-    if log is not None:
-        lines = log.read_text(encoding="utf-8") if log.exists() else ""
-        telling.emit(lines + traces.render_log(found), log)
-    return CLEAN
+    output = telling.Output(Format(output_format.value), output_file, verbose=verbose, quiet=quiet)
+    return running.profiled(request, output, gpu, Wanted(report, trace, log))
 
 
 @app.command(cls=LightCommand)
@@ -560,69 +539,12 @@ def apply_to_stdin(chosen: Chosen, verbose: bool) -> int:
     return FAILED if errors or outcome.errors else CLEAN
 
 
-def apply_verified(  # noqa: PLR0913
-    script: Path, arguments: tuple[str, ...], chosen: Chosen, options: Options, output: telling.Output, write: bool
-) -> int:
-    """Verify the rewrite of a script, and write (or print) what survived."""
-    workspace = Workspace()
-    try:
-        request = verifying.plan_verification(script, arguments, chosen, options, workspace)
-    except verifying.NothingToChange as reason:
-        say(str(reason))
-        return CLEAN
-    verification = run_verification(request, output.quiet, output.verbose, chosen.gpu)
-    show_verification(verification, output if output.format is Format.JSON else telling.Output(), to_stderr=not write)
-    if verification.verdict not in ("pass", "fail"):
-        return FAILED
-    if not verification.kept:
-        say("nothing survived the verification, so nothing was changed")
-        return FOUND
-    kept = verifying.as_files(verification.kept, workspace)
-    if not write:
-        from turbofix.report import diff
-
-        tell_base(kept, workspace)
-        telling.emit(diff.render(kept, workspace), output.file)
-        return FOUND
-    written, errors = project.write_together(kept, workspace)
-    telling.show_problems(Outcome(()), errors, output.verbose)
-    if not output.quiet:
-        say(f"rewrote {', '.join(shown(path) for path in written)}" if written else "nothing was written")
-    return FAILED if errors else CLEAN
-
-
-def card_named(gpu: str) -> Card:
-    """The card to estimate for; ``ConfigError`` where no data sheet of it is known."""
-    from turbofix.estimate.cards import card_for, cards
-
-    card = card_for(gpu)
-    if card is None:
-        raise ConfigError(f"there is no estimate for {gpu!r}; there is one for {', '.join(cards())}")
-    return card
-
-
 def options_of_runs(context: typer.Context) -> Options:
     """How the runs are to be made: what the command line gives, and the defaults of ``Options``."""
     from turbofix.verify import Options
 
     given = {name: context.params[name] for name in vars(Options()) if context.params.get(name) is not None}
     return Options(**given | {name: int(given[name] * (1 << 30)) for name in ("memory", "disk") if name in given})
-
-
-def no_verdict(reason: str, options: Options) -> Verification:
-    """The verification that could not begin, for programs that read the verdict."""
-    from turbofix.verify import Verification
-
-    return Verification("inconclusive", reason, options.device or "none")
-
-
-def run_verification(request: Request, quiet: bool, verbose: bool = False, gpu: str | None = None) -> Verification:
-    """Verify, and show how it goes; with an estimate for ``gpu`` where one was named and its data sheet is known."""
-    from turbofix.estimate.cards import card_for
-    from turbofix.verify import verify as run
-
-    request = dataclasses.replace(request, card=card_for(gpu) if gpu else None)
-    return telling.watched("verify", lambda tell: run(request, tell), quiet=quiet, verbose=verbose)
 
 
 # --- showing --------------------------------------------------------------------------------------------------------
@@ -634,35 +556,9 @@ def show_diff(outcome: Outcome, workspace: Workspace, output: telling.Output) ->
 
     contents, errors = project.encode(outcome.texts, workspace)
     made = diff.render(contents, workspace)
-    tell_base(contents, workspace)
+    running.tell_base(contents, workspace)
     telling.emit(diff.colored(made) if output.file is None and telling.use_color(sys.stdout) else made, output.file)
     return errors
-
-
-def tell_base(paths: Iterable[Path], workspace: Workspace) -> None:
-    """Where the diff applies, when that is not the current folder."""
-    from turbofix.report import diff
-
-    base = diff.base_of(paths, workspace)
-    if base != Path.cwd():
-        say(f"the diff is for {base}: apply it there, as with `git -C {base} apply`")
-
-
-def show_verification(verification: Verification, output: telling.Output, to_stderr: bool = False) -> None:
-    """The result of a verification."""
-    from turbofix.report import verification as report
-
-    if output.format is Format.JSON:
-        telling.emit(report.render_json(verification), output.file)
-        if verification.scratch is not None:
-            say(f"the folder that the runs worked in was kept: {verification.scratch}")
-        return
-    stream = sys.stderr if to_stderr else sys.stdout
-    text = report.render(verification, Style(telling.columns(), output.file is None and telling.use_color(stream)))
-    if to_stderr:
-        say(text)
-    else:
-        telling.emit(text, output.file)
 
 
 def summarize(outcome: Outcome, written: Sequence[Path], write: bool) -> None:

@@ -10,7 +10,7 @@ from turbofix.report.text import Style
 if TYPE_CHECKING:
     from turbofix.verify.profile import Profile
 
-_BOUNDS = {
+BOUNDS = {
     "data": "the GPU waits for data",
     "host": "the GPU waits for the host, which starts its operations too slowly",
     "compute": "the GPU's arithmetic is what takes the time",
@@ -67,7 +67,7 @@ def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (fro
 
 def _headline(profile: Profile) -> str:
     estimate = profile.estimate
-    words = _BOUNDS[estimate.bound]
+    words = BOUNDS[estimate.bound]
     if profile.measured:
         return f"{words} (measured on {profile.device})"
     step = f"a step takes {estimate.step_ms.in_words} ms, " if estimate.step_ms else ""

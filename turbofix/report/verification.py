@@ -26,12 +26,12 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
     from turbofix.verify.result import STEP_PARTS
 
     lines = [
-        style.wrap(_headline(verification), 0, verification.verdict.upper(), "bold", _VERDICTS[verification.verdict]),
+        style.wrap(headline(verification), 0, verification.verdict.upper(), "bold", _VERDICTS[verification.verdict]),
         "",
     ]
     if verification.steps:
         lines.append(_row("learning", f"{verification.steps} optimizer steps compared on {verification.device}", style))
-    lines.append(_row("speed", _speed(verification), style))
+    lines.append(_row("speed", speed_in_words(verification), style))
     if verification.estimate is not None and (brings := verification.estimate.speedup) is not None:
         words = f"{brings.in_words}× ({verification.estimate.bound}-bound, {verification.estimate.step_ms_in_words})"
         lines.append(_row("estimated", f"on {verification.estimate.gpu}: {words}", style))
@@ -65,7 +65,7 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
             lines.append(style.wrap(words, 15))
     lines.append("")
     if verification.isolation:
-        lines.append(_row("isolation", _isolation(verification.isolation), style))
+        lines.append(_row("isolation", isolation_in_words(verification.isolation), style))
     lines += [_row("note", note, style) for note in verification.notes]
     if verification.scratch is not None:
         lines.append(f"  scratch    {verification.scratch}")
@@ -84,7 +84,7 @@ def _row(label: str, text: str, style: Style) -> str:
     return f"  {label:<9}  {style.wrap(text, 13).lstrip()}"
 
 
-def _headline(verification: Verification) -> str:
+def headline(verification: Verification) -> str:
     """The reason as a sentence that can stand alone: that of a candidate tells only what differs."""
     reason = verification.reason
     if verification.verdict == "fail" and not verification.codemods and not reason.startswith("the rewritten script"):
@@ -92,7 +92,8 @@ def _headline(verification: Verification) -> str:
     return reason
 
 
-def _speed(verification: Verification) -> str:
+def speed_in_words(verification: Verification) -> str:
+    """What was measured of the speed, in a sentence."""
     speedup = verification.speedup
     if speedup is not None:
         slower = ", slower" if speedup.median < 1 else ""
@@ -104,7 +105,8 @@ def _speed(verification: Verification) -> str:
     return "not measured"
 
 
-def _isolation(level: str) -> str:
+def isolation_in_words(level: str) -> str:
+    """A level of isolation, and what it holds."""
     from turbofix.verify.isolation import LEVELS
 
     return f"{level}: {LEVELS[level]}" if level in LEVELS else level

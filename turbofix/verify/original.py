@@ -10,6 +10,7 @@ from typing import Any
 from turbofix.findings import Risk
 from turbofix.records import dataclass
 from turbofix.verify import changes, printed, verdict
+from turbofix.verify.agreement import Agreed, agreement
 from turbofix.verify.late import late
 from turbofix.verify.leading import leading_imports
 from turbofix.verify.probe.levels import DENIALS, OVERLAY
@@ -297,6 +298,11 @@ class Original:
             difference = self._printed_difference(log, tolerance, exact=exact)
         unverifiable = None if difference else verdict.too_few_compared(self.log, log, FEWEST_STEPS)
         return Outcome(difference, unverifiable, log, place)
+
+    def agreement(self, log: Mapping[str, Any]) -> tuple[Agreed, ...]:
+        """How closely a clean run of a rewrite keeps to the script as it is."""
+        tolerance = verdict.tolerance_for(self.log, log, cuda=self._child.cuda and not self.remap)
+        return agreement(self.log, log, tolerance, self._disturbed.get(None) if self._widened else None)
 
     def _control(self, until: int | None) -> Mapping[str, Any]:
         """The log of the script as it is with its weights disturbed by as much as 16 bits round them."""

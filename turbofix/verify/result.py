@@ -11,6 +11,7 @@ from typing import Any
 from turbofix.estimate.step import Estimate
 from turbofix.estimate.step import Interval as Interval  # noqa: PLC0414  (handed on to all rooms of runs)
 from turbofix.records import dataclass
+from turbofix.verify.agreement import Agreed
 from turbofix.verify.settle import Settled
 
 PASS = "pass"
@@ -75,8 +76,9 @@ class Verification:
     """The verdict, and everything that it stands on.
 
     ``kept`` holds the files that survived (absolute path -> content), ``isolation`` the level that held the user's
-    files, ``notes`` what a reader must know beside the verdict, ``scratch`` the folder when it was kept, ``estimate``
-    what was kept brings on a card that is not here.
+    files, ``notes`` what a reader must know beside the verdict, ``scratch`` the folder when it was kept. ``estimate``
+    is what was kept brings on a card that is not here, where the script as it is takes ``estimate_before``.
+    ``agreement`` has the steps of both, where they were compared one by one.
     """
 
     verdict: str
@@ -92,6 +94,8 @@ class Verification:
     scratch: Path | None = None
     kept: Mapping[Path, bytes] = field(default_factory=dict)
     estimate: Estimate | None = None
+    estimate_before: Estimate | None = None
+    agreement: tuple[Agreed, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {

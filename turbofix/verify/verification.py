@@ -162,10 +162,15 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         reason = f"{runs}; mended, {reason}" if learned.stages else runs
         verdict, kept = PASS, kept or dict(request.texts)
     judged = (*mending, *learned.judgements)
+    before: Estimate | None = None
     estimated: Estimate | None = None
     if request.card is not None and not cuda and kept:
         recorder = Recorder(child, scratch, request, remap=remap, pretend=True, tell=tell)
-        judged, estimated, why_none = _with_estimates(judged, learned, recorder, request.card)
+        try:
+            judged, before, estimated = _with_estimates(judged, learned, recorder, request.card)
+            why_none = before.refused or (estimated.refused if estimated is not None else None)
+        except Inconclusive as why:
+            why_none = str(why)
         notes += [f"no estimate for {request.card.name}: {why_none}"] if why_none else []
     return Verification(
         verdict,
@@ -180,22 +185,20 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         notes=tuple(notes),
         kept=kept if verdict == PASS else {},
         estimate=estimated,
+        estimate_before=before,
+        agreement=original.agreement(learned.outcome.log) if compared and learned.outcome and rewritten else (),
     )
 
 
 def _with_estimates(
     judged: tuple[Judgement, ...], learned: Learned, runs: Recorder, card: Card
-) -> tuple[tuple[Judgement, ...], Estimate | None, str | None]:
-    """The judgements with what each kept codemod brings on a card that is not here; what all bring, or why not."""
-    try:
-        recording = runs.record("a step of the script as it is", {})
-        advice, whole = estimated_stages(runs, learned.stages, card, recording)
-    except Inconclusive as why:
-        return judged, None, str(why)
+) -> tuple[tuple[Judgement, ...], Estimate, Estimate | None]:
+    """The judgements with what each kept codemod brings on a card that is not here; a step before, and after all."""
+    recording = runs.record("a step of the script as it is", {})
+    advice, whole = estimated_stages(runs, learned.stages, card, recording)
     brought = {each.codemod: each.estimate for each in advice}
     told = tuple(dataclasses.replace(one, estimate=brought.get(one.codemod)) for one in judged)
-    why_none = step.estimate(recording, card).refused or (whole.refused if whole is not None else None)
-    return told, whole, why_none
+    return told, step.estimate(recording, card), whole
 
 
 def _unsettled(request: Request, left: Request, settled: Mapping[str, Settled]) -> dict[str, Judgement]:

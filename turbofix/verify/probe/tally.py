@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 import statistics
 import sys
 import time
@@ -114,6 +115,7 @@ class Tally:
 
     def install(self) -> None:
         wrap(loading._BaseDataLoaderIter, "__next__", self._drawing)
+        wrap(loading._BaseDataLoaderIter, "_next_index", self._choosing)
         for kind in (fetching._MapDatasetFetcher, fetching._IterableDatasetFetcher):
             wrap(kind, "fetch", self._fetching)
         for name in ("backward", "grad"):
@@ -139,12 +141,35 @@ class Tally:
                 began, self._repeated = _now(), 0.0
                 batch = original(iterator)
                 self._waited += _now() - began - self._repeated
+                if self._recording:
+                    self._fetch_here(iterator)
             self._pins = self._pins or bool(getattr(iterator, "_pin_memory", False))
             name = _name(getattr(iterator, "_dataset", None))
             self._drawn.append((name, int(getattr(iterator, "_num_workers", 0)), batch_size(batch)))
             return batch
 
         return __next__
+
+    def _choosing(self, original: Any) -> Callable[..., Any]:
+        def _next_index(iterator: Any) -> Any:
+            iterator._turbofix_indices = original(iterator)
+            return iterator._turbofix_indices
+
+        return _next_index
+
+    def _fetch_here(self, iterator: Any) -> None:
+        """Have items that worker processes make made here once more, while those stand still: that time counts."""
+        workers, indices = getattr(iterator, "_workers", ()), getattr(iterator, "_turbofix_indices", None)
+        if not workers or indices is None or iterator._dataset_kind != loading._DatasetKind.Map:
+            return
+        given = iterator._dataset, iterator._auto_collation, iterator._collate_fn, iterator._drop_last
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGSTOP)
+        with contextlib.suppress(Exception):  # what only a worker can make
+            fetcher: Any = fetching._MapDatasetFetcher(*given)
+            fetcher.fetch(indices)
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGCONT)
 
     def _fetching(self, original: Any) -> Callable[..., Any]:
         def fetch(fetcher: Any, indices: Any) -> Any:
@@ -285,18 +310,18 @@ class Tally:
         if not self._drawn:
             return None, 0
         seen: dict[str, list[float]] = {}
-        repeated: set[str] = set()
+        again: dict[str, float] = {}  # those of the recorded step, read several times
         with contextlib.suppress(OSError), open(self._order["fetches"], encoding="utf-8") as handle:
             for line in handle:
                 with contextlib.suppress(ValueError):
                     name, first, *more = json.loads(line)
-                    seen.setdefault(name, []).append(statistics.median(more or [first]))
-                    repeated |= {name} if more else set()
+                    seen.setdefault(name, []).append(first)
+                    if more:
+                        again[name] = statistics.median(more)
         total = 0.0
         for name, _, _ in self._drawn:
             times = seen.get(name, [])
-            # those of the recorded step where they were read again, else all but the first
-            total += times[-1] if name in repeated else statistics.median(times[1:] or times or [0.0])
+            total += again.get(name) or statistics.median(times[1:] or times or [0.0])
         return total, max(workers for _, workers, _ in self._drawn)
 
 
