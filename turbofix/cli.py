@@ -15,6 +15,7 @@ import typer
 from turbofix import __version__, registry, running, telling
 from turbofix.config import ConfigError, parse_gpu, parse_torch_version
 from turbofix.engine import project, verifying
+from turbofix.engine.observed import read as read_observed
 from turbofix.engine.project import Chosen, Outcome, shown
 from turbofix.engine.verifying import NothingToVerify
 from turbofix.findings import Risk
@@ -184,6 +185,12 @@ Report = Annotated[
     Path | None,
     typer.Option(metavar="F", help="Also write a page with pictures there, in one file: HTML, for any browser."),
 ]
+ObservedFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--observed", metavar="F", help="What `profile` or `verify` wrote as JSON: it settles assumptions, and ranks."
+    ),
+]
 Statistics = Annotated[bool, typer.Option("--statistics", help="Show counts by codemod instead of findings.")]
 ExitZero = Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 where findings would exit with 1.")]
 Jobs = Annotated[
@@ -270,10 +277,12 @@ def choose(  # noqa: PLR0913
     torch_version: str | None,
     *,
     likely: bool = False,
+    observed: Path | None = None,
 ) -> Chosen:
     """The command line's part of the settings."""
     version = parse_torch_version(torch_version) if torch_version else None
-    return Chosen(split_names(select), split_names(ignore), risk, gpu, version, likely=likely)
+    seen = read_observed(observed) if observed is not None else None
+    return Chosen(split_names(select), split_names(ignore), risk, gpu, version, likely=likely, observed=seen)
 
 
 def split_names(values: Sequence[str] | None) -> tuple[str, ...]:
@@ -321,12 +330,13 @@ def analyze(  # noqa: PLR0913
     statistics: Statistics = False,
     exit_zero: ExitZero = False,
     jobs: Jobs = None,
+    observed: ObservedFile = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> int:
     """List what slows the training program down, and what is already done right."""
     refuse_script_arguments(context)
-    chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely)
+    chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely, observed=observed)
     output = telling.Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
     return telling.told_findings(paths, chosen, output, jobs, exit_zero=exit_zero)
 
@@ -349,6 +359,7 @@ def apply(  # noqa: PLR0913
     statistics: Statistics = False,
     exit_zero: ExitZero = False,
     jobs: Jobs = None,
+    observed: ObservedFile = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     steps: Steps = None,
@@ -364,7 +375,7 @@ def apply(  # noqa: PLR0913
 ) -> int:
     """Print the rewrite as a diff, or write it (--write); with --verify SCRIPT -- ARGS only what runs bear out."""
     output = telling.Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
-    chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely)
+    chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely, observed=observed)
     if verify:
         if paths is None or len(paths) != 1 or Path(paths[0]).is_dir():
             raise ConfigError("--verify runs one script: turbofix apply --verify SCRIPT -- ARGS")

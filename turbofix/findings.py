@@ -59,12 +59,14 @@ class Gain:
     """A range of speed-up factors for the whole training (1.0 = no gain), and the measurement it comes from.
 
     ``instead_of`` names codemods that bring nothing more beside this one, so that an estimate leaves theirs out.
+    ``estimated``: it is this program's own, on top of the changes before it; low and high hold four cases of five.
     """
 
     low: float
     high: float
     source: str
     instead_of: tuple[str, ...] = ()
+    estimated: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Finding:
     ``plan`` is the codemod's own frozen data for its ``rewrite``; the engine never looks into it.
     ``evidence`` is what it rests on: the loop, the loader, the values that were resolved. ``for_speed``: it has
     no other purpose, and timed steps show what it gains. ``assumes`` is what analysis could not settle: with any, the
-    finding is *likely*, without it is *proven*. ``worth`` ranks it.
+    finding is *likely*, without it is *proven*; ``settled`` is what a run has shown to hold. ``worth`` ranks it.
     """
 
     codemod: str
@@ -109,6 +111,7 @@ class Finding:
     for_speed: bool = True
     assumes: tuple[Assumption, ...] = ()
     worth: Worth = Worth.SOME
+    settled: tuple[Assumption, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ UNSEEN = "`turbofix explain {}` says what is looked for"
 class Examined:
     """A finding or refusal after the engine has tried the edit: what reports and JSON show.
 
-    ``assumes``, ``worth``: as the finding has them.
+    ``assumes``, ``settled``, ``worth``: as the finding has them.
     """
 
     codemod: str
@@ -156,6 +159,7 @@ class Examined:
     evidence: tuple[Evidence, ...] = ()
     assumes: tuple[Assumption, ...] = ()
     worth: Worth = Worth.SOME
+    settled: tuple[Assumption, ...] = ()
 
     @property
     def certainty(self) -> str:

@@ -368,7 +368,7 @@ class Analysis:
             rests = (*rests, *((OPTION_DEFAULT,) if guessed and OPTION_DEFAULT not in said.assumes else ()))
         if isinstance(said, Finding) and rests:
             said = replace(said, assumes=(*said.assumes, *rests))
-        if not isinstance(said, Finding) or not said.assumes:
+        if not isinstance(said, Finding) or not (said.assumes or self.trust.observed):
             return said
         return self.trust.told(said, self._comments(said.site.path).assumed(said.site.line))
 

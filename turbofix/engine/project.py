@@ -20,6 +20,7 @@ from turbofix.codemod import Codemod
 from turbofix.config import Settings, find_settings, suppressions, target
 from turbofix.engine import pipeline
 from turbofix.engine.importers import Importers, imported_files, searched
+from turbofix.engine.observed import Observed
 from turbofix.engine.pipeline import Keep
 from turbofix.engine.reports import FileReport, Rewriting, Trust
 from turbofix.engine.sentences import examined_retold, in_place_retold, with_lines
@@ -42,7 +43,7 @@ class Chosen:
     """What the command line says of the settings; None and empty where it says nothing.
 
     ``refuted`` are assumptions that a run of the script has refuted, ``without`` findings that it has left out: a
-    verification says so.
+    verification says so. ``observed`` is what a run has shown of one of the scripts.
     """
 
     select: tuple[str, ...] = ()
@@ -53,6 +54,7 @@ class Chosen:
     likely: bool | None = None
     refuted: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
+    observed: Observed | None = None
 
     def settings(self, folder: Path) -> Settings:
         """The settings that hold in ``folder``, with the command line's on top. Raises ConfigError."""
@@ -65,9 +67,10 @@ class Chosen:
             likely=self.likely or None,
         )
 
-    def trust(self, settings: Settings) -> Trust:
-        """What is believed of assumptions under these settings."""
-        return Trust(bool(settings.likely), frozenset(settings.assume), self.refuted, self.without)
+    def trust(self, settings: Settings, path: Path) -> Trust:
+        """What is believed of assumptions of this script under these settings."""
+        seen = self.observed if self.observed is not None and self.observed.speaks_of(path) else None
+        return Trust(bool(settings.likely), frozenset(settings.assume), self.refuted, self.without, seen)
 
 
 @dataclass(frozen=True)
@@ -237,14 +240,14 @@ def find_scripts(paths: Sequence[Path], chosen: Chosen) -> tuple[list[Script], l
                 errors.append(_failed(path, f"{shown(path)}: there are no Python files in this folder"))
             for file in files:
                 settings = chosen.settings(file.parent)
-                script = Script(file, settings, named=False, trust=chosen.trust(settings))
+                script = Script(file, settings, named=False, trust=chosen.trust(settings, file))
                 if not script.settings.excludes(file):
                     scripts.setdefault(file, script)
         else:
             # Not resolved: a link's own folder is where its imports are looked for first.
             file = Path(os.path.abspath(path))
             settings = chosen.settings(file.parent)
-            scripts[file] = Script(file, settings, named=True, trust=chosen.trust(settings))
+            scripts[file] = Script(file, settings, named=True, trust=chosen.trust(settings, file))
     return list(scripts.values()), errors
 
 
@@ -515,7 +518,7 @@ def _sharing(outcome: Outcome, chosen: Chosen, workspace: Workspace, jobs: int |
                 importers[folder] = Importers(folder, workspace)
             users |= {*importers[folder].scripts(file)} - named
     scripts = [
-        Script(path, settings, named=False, trust=chosen.trust(settings))
+        Script(path, settings, named=False, trust=chosen.trust(settings, path))
         for path in sorted(users)
         for settings in (chosen.settings(path.parent),)
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turbofix.assumptions import SCRIPT_MENDED
+from turbofix.engine.observed import Observed, estimated
 from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk
 from turbofix.records import dataclass
 from turbofix.source.site import Site, Spot, spot
@@ -22,17 +23,25 @@ class Trust:
 
     ``likely``: all that is open is believed when the program is rewritten. ``declared``: these hold, the user says.
     ``refuted``: these do not hold, as a run has shown; ``without`` are findings that are left out, by ``name_of``.
+    ``observed`` is what ``--observed`` tells of this script.
     """
 
     likely: bool = False
     declared: frozenset[str] = frozenset()
     refuted: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
+    observed: Observed | None = None
 
     def told(self, finding: Finding, declared_here: frozenset[str]) -> Finding | Refusal:
         """A finding with what is declared left out of what it assumes; a refusal where a run has refuted that."""
+        seen, gone = self.observed, self.refuted
+        if seen is not None:
+            gone |= seen.refuted
+            settled = tuple(each for each in finding.assumes if each.name in seen.held)
+            rests = tuple(each for each in finding.assumes if each not in settled)
+            finding = replace(estimated(finding, seen.gains), assumes=rests, settled=settled)
         open_ones = tuple(each for each in finding.assumes if each.name not in self.declared | declared_here)
-        refuted = next((each for each in open_ones if each.name in self.refuted), None)
+        refuted = next((each for each in open_ones if each.name in gone), None)
         if refuted is not None:
             why = f"it rests on `{refuted.name}`, which a run has refuted"
             said = (finding.codemod, finding.group, finding.site, finding.message, why, finding.risk, finding.gain)
@@ -132,6 +141,7 @@ def judged(finding: Finding, why_not: str | None) -> Examined:
         tuple(each.shown for each in finding.evidence),
         finding.assumes,
         finding.worth,
+        finding.settled,
     )
 
 

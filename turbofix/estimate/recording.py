@@ -66,7 +66,7 @@ class Recording:
     """A step. ``loading`` are the seconds that making one step's batches takes one process, None where none was seen.
 
     ``tf32`` and ``tf32_convolutions`` say what float32 products may be rounded to; ``refused`` why there can be no
-    estimate, ``compiled`` that torch.compile is on.
+    estimate, ``compiled`` that torch.compile is on, ``log`` what else the run has shown (``facts``).
     """
 
     operations: tuple[Operation, ...]
@@ -81,6 +81,7 @@ class Recording:
     compiled: bool = False
     refused: str | None = None
     measured: Mapping[str, float] = field(default_factory=dict)
+    log: Mapping[str, Any] = field(default_factory=dict)
 
 
 def operation_of(row: Sequence[Any]) -> Operation:
@@ -105,4 +106,5 @@ def recording_of(log: Mapping[str, Any]) -> Recording:
         step["compiled"],
         step["refused"],
         step["measured"],
+        {name: log[name] for name in ("facts", "remapped") if name in log},
     )

@@ -63,7 +63,11 @@ def finding(each: Examined, outcome: Outcome) -> dict[str, Any]:
         "fixable": each.fixable,
         "why_not": each.why_not,
         "certainty": each.certainty,
-        "assumes": [{"name": a.name, "sentence": a.sentence, "settled": None} for a in each.assumes],
+        "assumes": [
+            {"name": one.name, "sentence": one.sentence, "settled": settled}
+            for settled, some in ((None, each.assumes), ("observation", each.settled))
+            for one in some
+        ],
         "worth": each.worth.value,
         "gain": None if each.gain is None else [each.gain.low, each.gain.high],
         "gain_source": None if each.gain is None else each.gain.source,

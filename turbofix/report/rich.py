@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -179,7 +180,7 @@ def _where(report: FileReport, path: Path) -> str:
 # --- the ladder -----------------------------------------------------------------------------------------------------
 
 
-def _ladders(style: Style, reports: Iterable[FileReport]) -> Iterator[str]:
+def _ladders(style: Style, reports: Sequence[FileReport]) -> Iterator[str]:
     yield style.paint("What each level would bring", "bold")
     sources: dict[str, str] = {}
     for report in reports:
@@ -192,8 +193,10 @@ def _ladders(style: Style, reports: Iterable[FileReport]) -> Iterator[str]:
                 sources.setdefault(each.codemod, f"{_factor(each.gain.low, each.gain.high)}, {each.gain.source}")
     if sources:
         yield ""
+        own = any(each.gain.estimated for report in reports for each in report.findings if each.gain is not None)
+        what = "estimates for your own step" if own else "published gains of single changes"
         yield style.wrap(
-            "An estimate, not a promise: published gains of single changes, multiplied as if they were independent. "
+            f"An estimate, not a promise: {what}, multiplied as if they were independent. "
             "Your program, data and GPU decide; `turbofix verify` measures. Where from:",
             2,
         )
@@ -214,10 +217,17 @@ def _rung(report: FileReport, risk: Risk, level: Sequence[Examined]) -> str:
 
 
 def combined(findings: Iterable[Examined]) -> tuple[float, float] | None:
-    """The product of the codemods' gains, each counted once; None where none has a measured gain."""
+    """The product of the codemods' gains, each counted once; None where none has one.
+
+    The errors of estimates are taken to be independent, so that they do not add up as the ends of published ranges do.
+    """
     gains = {each.codemod: each.gain for each in findings if each.gain is not None}
     if not gains:
         return None
+    if all(gain.estimated for gain in gains.values()):
+        middle = math.prod(math.sqrt(gain.low * gain.high) for gain in gains.values())
+        apart = math.exp(math.hypot(*(math.log(gain.high / gain.low) / 2 for gain in gains.values())))
+        return middle / apart, middle * apart
     covered = {name for gain in gains.values() for name in gain.instead_of}
     low = high = 1.0
     for name, gain in gains.items():
@@ -227,7 +237,8 @@ def combined(findings: Iterable[Examined]) -> tuple[float, float] | None:
 
 
 def _factor(low: float, high: float) -> str:
-    return f"{low:.3g}–{high:.3g}×" if low != high else f"{low:.3g}×"
+    ends = f"{low:.3g}", f"{high:.3g}"
+    return f"{'–'.join(dict.fromkeys(ends))}×"
 
 
 def _grouped(findings: Iterable[Said], key: Callable[[Said], Key]) -> Iterable[tuple[Key, list[Said]]]:

@@ -14,10 +14,11 @@ from turbofix.estimate.causes import Cause, causes
 from turbofix.estimate.recording import Recording
 from turbofix.estimate.step import PARTS, Estimate
 from turbofix.records import dataclass
-from turbofix.verify import speed
+from turbofix.verify import settle, speed
 from turbofix.verify.recorded import Recorder, recorder
 from turbofix.verify.request import OnProgress, Progress, Request, Stage
 from turbofix.verify.result import Inconclusive
+from turbofix.verify.settle import Settled
 
 SAME_DATA = 2.0
 """Times for data that differ by less are taken for the same: two measurements on a machine with other things to do."""
@@ -45,7 +46,8 @@ class Profile:
     """Where a step's time goes.
 
     ``measured`` are the parts in milliseconds that were timed on the GPU that is here. Without one it is empty, and the
-    parts are those of ``estimate``. ``causes`` come the dearest first.
+    parts are those of ``estimate``. ``causes`` come the dearest first. ``settled`` is what the steps show of
+    assumptions.
     """
 
     device: str
@@ -57,6 +59,8 @@ class Profile:
     peak_memory: int | None = None
     advice: tuple[Advice, ...] = ()
     whole: Estimate | None = None
+    script: str = ""
+    settled: tuple[Settled, ...] = ()
 
     @property
     def step_ms(self) -> dict[str, float]:
@@ -68,6 +72,7 @@ class Profile:
         reads = Counter((each.path, each.line) for each in self.recording.reads)
         return {
             "version": 1,
+            "script": self.script,
             "device": self.device,
             "step_ms": self.step_ms,
             "bound": self.estimate.bound,
@@ -83,6 +88,7 @@ class Profile:
             ],
             "estimate": self.estimate.to_json(),
             "advice": [each.to_json() for each in self.advice],
+            "settled": [each.to_json() for each in self.settled],
         }
 
 
@@ -99,7 +105,13 @@ def profile(request: Request, card: Card, tell: OnProgress) -> Profile:
         if runs.cuda:
             found = _timed(found, runs, request, tell)
         advice, whole = estimated(runs, request.stages, card, recording)
-    return replace(found, advice=tuple(sorted(advice, key=lambda each: -each.gain)), whole=whole)
+    return replace(
+        found,
+        advice=tuple(sorted(advice, key=lambda each: -each.gain)),
+        whole=whole,
+        script=request.name,
+        settled=settle.of_two_steps(recording.log),
+    )
 
 
 def estimated(

@@ -58,6 +58,7 @@ class Recorder:
             "skip": SKIPPED,
             "remap": self._remap,
             "pretend": pretend,
+            "monitor": not files,
             "fetches": str(fetches),
         }
         ended = self.child.run(files, order, lambda step: self._tell(Progress(phase, step, SKIPPED + 1)))

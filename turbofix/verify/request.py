@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
@@ -97,6 +98,14 @@ class Request:
     texts: Mapping[Path, bytes] = field(default_factory=dict)
     told: Callable[[bytes, int], str] | None = None
     card: Card | None = None
+
+    @property
+    def name(self) -> str:
+        """The script, from the current folder."""
+        try:
+            return Path(os.path.relpath(self.script)).as_posix()
+        except ValueError:  # another drive
+            return self.script.as_posix()
 
     def content(self, path: Path) -> bytes:
         """What the original runs from the file; nothing where there is none."""

@@ -96,10 +96,12 @@ class Verification:
     estimate: Estimate | None = None
     estimate_before: Estimate | None = None
     agreement: tuple[Agreed, ...] = ()
+    script: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {
             "version": 1,
+            "script": self.script,
             "verdict": self.verdict,
             "reason": self.reason,
             "device": self.device,

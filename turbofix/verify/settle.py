@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from turbofix.assumptions import Assumption
+from turbofix.assumptions import ALL, Assumption
 from turbofix.records import dataclass
 
 WIDE = 64
@@ -59,6 +59,14 @@ def observed(assumptions: Iterable[Assumption], log: Mapping[str, Any]) -> dict[
     return found
 
 
+def of_two_steps(log: Mapping[str, Any]) -> tuple[Settled, ...]:
+    """What the first steps alone settle, of all assumptions that a monitor settles."""
+    if "facts" not in log:
+        return ()
+    few = [each for each in ALL if each.check.kind == "observe" and each.check.of in SEEN_AT_ONCE]
+    return tuple(one for one in observed(few, log).values() if one.how != NOT_EXERCISED)
+
+
 def in_words(bad: Iterable[Settled]) -> str:
     """Why something that rests on these is not kept."""
     told = []
@@ -75,6 +83,10 @@ def in_words(bad: Iterable[Settled]) -> str:
 def names_of(assumptions: Iterable[Assumption]) -> str:
     """The names of assumptions, for a sentence."""
     return " or ".join(f"`{one.name}`" for one in assumptions)
+
+
+SEEN_AT_ONCE = frozenset({"device", "products", "dimensions", "batches", "pickling", "restored", "torch", "old torch"})
+"""Facts that need no more than two steps."""
 
 
 def _device(log: Mapping[str, Any]) -> Answer:

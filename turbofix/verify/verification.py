@@ -93,6 +93,7 @@ def _in_folders(request: Request, trees: tuple[Path, ...], cwd: Path, lease: Lea
             *(f"removed {folder}, left by a verification that was killed" for folder in lease.swept),
         ),
         scratch=lease.root if options.keep_scratch else None,
+        script=request.name,
     )
 
 

@@ -100,13 +100,17 @@ def _measure(order: dict[str, Any], say: Say) -> int:
 def _tally(order: dict[str, Any], say: Say) -> int:
     import torch
 
-    from . import cuda_on_cpu, pretended, tally
+    from . import cuda_on_cpu, monitors, pretended, tally
 
     torch.set_num_threads(1)
     stand_in = cuda_on_cpu.install() if order["remap"] else lambda: {"remapped": False}
     if order["pretend"]:
         pretended.install()
-    one = tally.Tally(order, say, lambda: bool(stand_in()["remapped"]))
+    watched = monitors.Monitors() if order["monitor"] else None
+    if watched is not None:
+        order["extra"] = lambda: {"facts": watched.facts(), **stand_in()}
+        watched.install()
+    one = tally.Tally(order, say, lambda: bool(stand_in()["remapped"]), watched.on_step if watched else None)
     one.install()
     return _run_script(order, one.finish)
 

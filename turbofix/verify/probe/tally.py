@@ -85,13 +85,18 @@ def _attended(func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None
 class Tally:
     """The recording of one step. ``order`` gives ``skip``, the steps before it, and ``fetches``, a file.
 
-    ``pretended`` says whether the script has used the stand-in for a GPU.
+    ``pretended`` says whether the script has used the stand-in for a GPU. ``on_step`` is told of an optimizer before it
+    steps, with its gradients.
     """
 
     def __init__(
-        self, order: dict[str, Any], say: Callable[[dict[str, Any]], None], pretended: Callable[[], bool]
+        self,
+        order: dict[str, Any],
+        say: Callable[[dict[str, Any]], None],
+        pretended: Callable[[], bool],
+        on_step: Callable[[Any, list[Any]], None] | None = None,
     ) -> None:
-        self._order, self._say, self._pretended = order, say, pretended
+        self._order, self._say, self._pretended, self._on_step = order, say, pretended, on_step
         self._main = os.getpid()
         on_gpu = is_pretended if remap.pretended is not None else None
         self._operations = Operations(self._line, lambda tensor: remap.place_of(tensor) is False, on_gpu)
@@ -222,6 +227,8 @@ class Tally:
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         self._operations.paused = True
         self._stepped = True
+        if self._on_step is not None:
+            self._on_step(optimizer, [each.grad for group in optimizer.param_groups for each in group["params"]])
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         if os.getpid() != self._main:
@@ -277,7 +284,8 @@ class Tally:
         if os.getpid() != self._main:
             return
         step = self._step() if self._updates and how == "stopped" else None
-        log = {"how": how, "steps": self._steps, "step": step, **(more or {})}
+        extra = self._order["extra"]() if "extra" in self._order else {}
+        log = {"how": how, "steps": self._steps, "step": step, **extra, **(more or {})}
         with open(self._order["log"], "w", encoding="utf-8") as handle:
             handle.write(json.dumps(log))
 
