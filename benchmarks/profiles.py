@@ -4,7 +4,7 @@ For each training of ``fixtures/scripts``, and with ``--jobs`` for the ten of ``
 seconds that the estimate of the script takes, and those with an estimate for each codemod; how many real steps on this
 CPU that is (``--real``, which computes them; those that take more than a minute a step are not waited for); what bounds
 the step, whether the parts come to the whole, and the estimate, or why there is none. Exits with 1 where one could not
-be profiled.
+be profiled. With ``--overhead``, instead: by how much a step of about 10 ms is longer where it is timed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
+import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +41,10 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", action="store_true", help="the ten jobs instead of the fixtures")
     parser.add_argument("--real", action="store_true", help="also time a real step")
+    parser.add_argument("--overhead", action="store_true", help="what timing costs a step of 10 ms")
     chosen = parser.parse_args()
+    if chosen.overhead:
+        return _overhead()
     print(
         "| training | seconds | with codemods | a real step | bound | parts over the step | estimate (ms) | codemods |"
     )
@@ -104,6 +110,45 @@ def _real(request: Request) -> str:
             return f"{runs.record('', {}).measured['step']:.2g} s"
     except Inconclusive:
         return f"> {LONGEST / 3:.0f} s"
+
+
+TEN_MS = """
+import sys, time
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*(torch.nn.Linear(SIZE, SIZE) for _ in range(8)))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+loader = torch.utils.data.DataLoader(torch.randn(64 * 260, SIZE), batch_size=64)
+for step, x in enumerate(loader):
+    if step == 20:
+        began = time.process_time()
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+    if step == 219:
+        print((time.process_time() - began) / 199.5 * 1e3, flush=True)
+""".replace("SIZE", "480")
+"""Prints the milliseconds of the processor for a step, from the 20th to the 220th."""
+
+
+def _overhead(runs: int = 7) -> int:
+    """Run the training alone and timed, in turn, and compare what it prints itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "train.py"
+        script.write_text(TEN_MS)
+        alone, timed = [], []
+        with recorder(Request(script, options=Options(device="cpu")), _quiet) as made:
+            for _ in range(runs):
+                run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+                alone.append(float(run.stdout))
+                made.child.start()
+                ended = made.child.run({}, {"speed": True, "warm_up": 20, "steps": 235}, lambda step: None)
+                timed.append(float(ended.output[-1]))
+    ratios = [after / before for before, after in zip(alone, timed, strict=True)]
+    longer = statistics.median(ratios)
+    print(f"a step of {statistics.median(alone):.2f} ms takes {longer:.3f} times as long where it is timed")
+    print(f"pairs: {', '.join(f'{each:.3f}' for each in sorted(ratios))}")
+    return 0
 
 
 def _quiet(progress: Progress) -> None:

@@ -122,3 +122,28 @@ def test_the_time_for_data_is_that_of_one_process_where_several_make_them(run: R
     assert told
     assert float(told[1]) == pytest.approx(40, rel=0.3)  # eight items of 5 ms
     assert found["step_ms"]["data"] == pytest.approx(20, rel=0.4)
+
+
+CLOSURE = """
+import torch
+net = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+x = torch.ones(4096, 512).cuda()
+def closure():
+    optimizer.zero_grad()
+    loss = net(x).square().mean()
+    loss.backward()
+    return loss
+for step in range(3):
+    HOW
+"""
+
+
+@pytest.mark.parametrize("how", ["optimizer.step(closure)", "optimizer.step(closure=closure)"])
+def test_what_a_closure_computes_is_no_part_of_the_update(run: Run, tmp_path: Path, how: str) -> None:
+    """As Lightning hands it over."""
+    found, _ = profiled(run, tmp_path, CLOSURE.replace("HOW", how))
+    products = {each["name"]: each["sentence"] for each in found["causes"]}["precision"]
+    assert products == "2 products are computed in float32"  # the input needs no gradient
+    assert found["step_ms"]["forward"] > found["step_ms"]["optimizer"] > 0
+    assert found["step_ms"]["backward"] > found["step_ms"]["optimizer"]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import Run, runner
 
-from turbofix.estimate.step import PARTS
+from turbofix.estimate.cards import cards
+from turbofix.estimate.recording import Recording
+from turbofix.estimate.step import PARTS, estimate
+from turbofix.report import log
+from turbofix.verify.profile import Profile
 
 PLANTED = Path(__file__).with_name("planted.py")
 
@@ -110,16 +115,16 @@ def test_a_card_without_a_data_sheet_is_refused(run: Run, tmp_path: Path) -> Non
 def test_what_is_read_is_plain(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(PLANTED.read_text())
-    log = tmp_path / "figures.jsonl"
-    log.write_text('{"earlier": 1}\n')
-    files = ("--trace", tmp_path / "trace.json", "--log", log)
+    lines = tmp_path / "figures.jsonl"
+    lines.write_text('{"earlier": 1}\n')
+    files = ("--trace", tmp_path / "trace.json", "--log", lines)
     ran = run("profile", script, "--device", "cpu", "--gpu", "h100", "--select", "sdpa", *files, "--", "copies")
     assert ran.code == 0, ran.err
     _, *events = json.loads((tmp_path / "trace.json").read_text())
     assert {each["cat"] for each in events} >= {"transfer", "forward", "backward", "optimizer"}
     ends, starts = [each["ts"] + each["dur"] for each in events], [each["ts"] for each in events]
     assert ends[:-1] == pytest.approx(starts[1:], abs=0.01)
-    earlier, line = map(json.loads, log.read_text().splitlines())
+    earlier, line = map(json.loads, lines.read_text().splitlines())
     parts = [line[f"perf/{name}_time"] for name in PARTS]
     assert earlier == {"earlier": 1} and line["perf/step_time"] == pytest.approx(sum(parts))
     assert "DATA-BOUND" in ran.out and "estimated on h100" in ran.out
@@ -144,3 +149,48 @@ def test_verify_estimates_what_it_keeps(run: Run, tmp_path: Path) -> None:
     plain = json.loads(run("verify", script, "--gpu", "p100", *options, "--", "optimizer").out)
     assert plain["verdict"] == "pass" and plain["estimate"] is None
     assert plain["codemods"][0]["estimate"] is None
+
+
+@pytest.fixture
+def small() -> Profile:
+    """The profile of a step that waits 3 ms for data and nothing else."""
+    recording = Recording((), loading=0.003, samples=8)
+    return Profile("cpu", recording, estimate(recording, cards()["h100"]), ())
+
+
+def test_figures_go_to_tensorboard(small: Profile, tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboardX.proto.event_pb2")
+    log.write(small, f"tensorboard:{tmp_path}")
+    (file,) = tmp_path.glob("events.out.tfevents.*")
+    data, found = file.read_bytes(), {}
+    while data:  # length, check, event, check
+        (length,) = struct.unpack("<Q", data[:8])
+        for value in events.Event.FromString(data[12 : 12 + length]).summary.value:
+            found[value.tag] = value.simple_value
+        data = data[16 + length :]
+    assert found["perf/data_time"] == found["perf/step_time"] == pytest.approx(0.003)
+
+
+def test_figures_go_to_weights_and_biases_without_a_network(small: Profile, tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    log.write(small, f"wandb:{tmp_path / 'new'}")
+    (file,) = tmp_path.glob("new/wandb/offline-run-*/*.wandb")
+    assert b"perf/step_time" in file.read_bytes()
+
+
+def test_what_writes_a_log_is_asked_for_before_the_runs(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (tmp_path / "train.py").write_text(PLANTED.read_text())
+    ran = run("profile", "train.py", "--log", "wandb:here", "--", "tiny")
+    assert ran.code == 2
+    assert "error: --log needs wandb: pip install 'turbofix[report]'" in ran.err
+
+
+def test_a_log_that_cannot_be_written_is_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PLANTED.read_text())
+    options = ("--quiet", "--device", "cpu", "--select", "tf32", "--log", "none/here.jsonl")
+    ran = run("profile", "train.py", *options, "--", "tiny")
+    assert ran.code == 2
+    assert "error: none/here.jsonl cannot be written: No such file or directory" in ran.err

@@ -486,7 +486,8 @@ def profile(  # noqa: PLR0913
         Path | None, typer.Option(metavar="F", help="Write the step as a trace for Chrome or Perfetto there.")
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(metavar="F", help="Add a line of JSON with the step's figures there.")
+        str | None,
+        typer.Option(metavar="F", help="Add the step's figures as a line of JSON, or to tensorboard:DIR or wandb:DIR."),
     ] = None,
     quiet: Quiet = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also say what each run took.")] = False,

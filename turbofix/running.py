@@ -29,7 +29,7 @@ class Wanted:
 
     page: Path | None = None
     trace: Path | None = None
-    log: Path | None = None
+    log: str | None = None
 
 
 def verified(
@@ -40,7 +40,7 @@ def verified(
     Raises:
         NothingToVerify: it gives nothing, and nobody asked for JSON, which tells of that too.
     """
-    demand_page(wanted)
+    demand_packages(wanted)
     try:
         request = plan()
     except NothingToVerify as reason:
@@ -63,12 +63,13 @@ def profiled(request: Request, output: telling.Output, gpu: str | None, wanted: 
     Raises:
         NothingToVerify: the script does not come as far as that.
     """
+    from turbofix.report import log as logs
     from turbofix.report import profile as report
     from turbofix.report import trace as traces
     from turbofix.verify import Inconclusive
     from turbofix.verify import profile as profiling
 
-    demand_page(wanted)
+    demand_packages(wanted)
     card = card_named(gpu or "auto")
     try:
         found = telling.watched(
@@ -88,18 +89,25 @@ def profiled(request: Request, output: telling.Output, gpu: str | None, wanted: 
     if wanted.trace is not None:
         telling.emit(traces.render_trace(found, card), wanted.trace)
     if wanted.log is not None:
-        lines = wanted.log.read_text(encoding="utf-8") if wanted.log.exists() else ""
-        telling.emit(lines + traces.render_log(found), wanted.log)
+        try:
+            logs.write(found, wanted.log)
+        except OSError as error:
+            raise ConfigError(f"{wanted.log} cannot be written: {error.strerror or error}") from error
     return CLEAN
 
 
-def demand_page(wanted: Wanted) -> None:
-    """``ConfigError`` where a page is wanted and what draws it is not installed: better now than after the runs."""
+def demand_packages(wanted: Wanted) -> None:
+    """``ConfigError`` where what writes a page or a log is not installed: better now than after the runs."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
-    if wanted.page is not None and missing:
-        raise ConfigError(f"--report needs {' and '.join(missing)}: pip install 'turbofix[report]'")
+    from turbofix.report.log import NEEDS
+
+    needs = [("--report", name) for name in ("jinja2", "matplotlib") if wanted.page is not None]
+    needs += [("--log", name) for begins, name in NEEDS.items() if (wanted.log or "").startswith(begins)]
+    missing = [(option, name) for option, name in needs if find_spec(name) is None]
+    if missing:
+        names = " and ".join(name for option, name in missing if option == missing[0][0])
+        raise ConfigError(f"{missing[0][0]} needs {names}: pip install 'turbofix[report]'")
 
 
 def apply_verified(  # noqa: PLR0913

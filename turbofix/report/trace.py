@@ -1,4 +1,4 @@
-"""A recorded step as a trace that Chrome and Perfetto open, and as a line of figures for a log."""
+"""A recorded step as a trace that Chrome and Perfetto open."""
 
 from __future__ import annotations
 
@@ -49,13 +49,3 @@ def _event(name: str, phase: str, start: float, took: float, about: object = Non
         "tid": phase,
         **({"args": about} if about else {}),
     }
-
-
-def render_log(profile: Profile) -> str:
-    """One line of JSON: seconds by part, as a logger of training figures names them."""
-    figures: dict[str, object] = {f"perf/{name}_time": ms * 1e-3 for name, ms in profile.step_ms.items()}
-    figures["perf/step_time"] = figures.pop("perf/total_time")
-    figures["perf/mfu"] = profile.estimate.utilisation
-    figures["perf/samples_per_second"] = profile.samples_per_second
-    figures["perf/estimated_on"] = None if profile.measured else profile.estimate.gpu
-    return json.dumps(figures) + "\n"

@@ -224,11 +224,29 @@ class Tally:
 
         return step
 
-    def _before_step(self, optimizer: Any, *_: Any) -> None:
+    def _before_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._operations.paused = True
         self._stepped = True
         if self._on_step is not None:
             self._on_step(optimizer, [each.grad for group in optimizer.param_groups for each in group["params"]])
+        kwargs = kwargs or {}
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            return None
+        # what a closure computes is no part of the update
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": self._unpaused(closure)}
+        return (args[0], self._unpaused(closure), *args[2:]), kwargs
+
+    def _unpaused(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self._operations.paused = False
+            try:
+                return closure(*args, **kwargs)
+            finally:
+                self._operations.paused = True
+
+        return run
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         if os.getpid() != self._main:
@@ -348,10 +366,17 @@ def _read_again(fetch: Callable[[], Any]) -> list[float]:
     times: list[float] = []
     with contextlib.suppress(Exception), _unwatched():
         while len(times) < _READINGS and sum(times) < _LONGEST_READING:
-            began = _now()
+            began, queued = _now(), _queued()
             fetch()
-            times.append(_now() - began)
+            times.append(_now() - began - (_queued() - queued))
     return times
+
+
+def _queued() -> float:
+    """Seconds for which this thread has waited for a processor that others had, where the system tells."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as handle:
+        return int(handle.read().split()[1]) * 1e-9
+    return 0.0
 
 
 def _now() -> float:
