@@ -502,6 +502,17 @@ def profile(  # noqa: PLR0913
 
 @app.command(cls=LightCommand)
 @reporting
+def calibrate(
+    python: Python = None,
+    output_file: OutputFile = None,
+    quiet: Quiet = False,
+) -> int:
+    """Measure the GPU that is here for a minute, so that estimates for it rest on it and not on a data sheet."""
+    return running.calibrated(python, telling.Output(file=output_file, quiet=quiet))
+
+
+@app.command(cls=LightCommand)
+@reporting
 def explain(
     context: typer.Context,
     codemod: Annotated[

@@ -96,6 +96,31 @@ def profiled(request: Request, output: telling.Output, gpu: str | None, wanted: 
     return CLEAN
 
 
+def calibrated(python: str | None, output: telling.Output) -> int:
+    """Measure the GPU that is here, keep the figures, and show them beside the data sheet's.
+
+    Raises:
+        NothingToVerify: there is none.
+    """
+    from turbofix.estimate import calibrated as kept
+    from turbofix.estimate.cards import cards
+    from turbofix.report import calibration as report
+    from turbofix.verify import Inconclusive
+    from turbofix.verify.calibrate import calibrate
+
+    try:
+        found = calibrate(python)
+        file = kept.save(found)
+    except Inconclusive as why:
+        raise NothingToVerify(f"this machine cannot be calibrated: {why}") from why
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be written: {error.strerror}") from error
+    telling.emit(report.render(found, cards().get(kept.card_of(found).name)), output.file)
+    if not output.quiet:
+        say(f"kept in {file}: estimates for this card rest on it from now on")
+    return CLEAN
+
+
 def demand_packages(wanted: Wanted) -> None:
     """``ConfigError`` where what writes a page or a log is not installed: better now than after the runs."""
     from importlib.util import find_spec
@@ -143,7 +168,7 @@ def apply_verified(  # noqa: PLR0913
 
 def run_verification(request: Request, quiet: bool, verbose: bool = False, gpu: str | None = None) -> Verification:
     """Verify, and show how it goes; with an estimate for ``gpu`` where one was named and its data sheet is known."""
-    from turbofix.estimate.cards import card_for
+    from turbofix.estimate.calibrated import card_for
     from turbofix.verify import verify as run
 
     request = dataclasses.replace(request, card=card_for(gpu) if gpu else None)
@@ -159,7 +184,8 @@ def no_verdict(reason: str, options: Options) -> Verification:
 
 def card_named(gpu: str) -> Card:
     """The card to estimate for; ``ConfigError`` where no data sheet of it is known."""
-    from turbofix.estimate.cards import card_for, cards
+    from turbofix.estimate.calibrated import card_for
+    from turbofix.estimate.cards import cards
 
     card = card_for(gpu)
     if card is None:

@@ -21,7 +21,8 @@ DEFAULT = {
 
 class Card(NamedTuple):
     """A card: TFLOP/s in float32, in TF32 and in 16 bits (dense, tensor cores, float32 sums), GB/s of its memory,
-    multiprocessors, GB of memory, GB/s from pinned memory of the host, and where that stands.
+    multiprocessors, GB of memory, GB/s from pinned memory of the host, and where that stands. Of a card that was
+    measured also the microseconds in which its host starts a kernel, and that a read adds beside the wait.
     """
 
     name: str
@@ -34,6 +35,8 @@ class Card(NamedTuple):
     memory: float
     link: float
     source: str
+    start: float | None = None
+    read: float | None = None
 
     @property
     def rounds(self) -> bool:
@@ -49,7 +52,7 @@ def _rows(name: str) -> list[list[str]]:
 @cache
 def cards() -> dict[str, Card]:
     """All cards, by name."""
-    return {row[0]: Card._make([*row[:2], *map(float, row[2:9]), row[9]]) for row in _rows("cards.tsv")}
+    return {row[0]: Card._make([*row[:2], *map(float, row[2:9]), row[9], None, None]) for row in _rows("cards.tsv")}
 
 
 def card_for(gpu: str) -> Card | None:

@@ -109,12 +109,15 @@ def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
     link = card.link * 1e9
     transfer = sum(each.size / (link * (1.0 if each.pinned else PAGEABLE)) for each in recording.copies)
     computing = sum(on_gpu.values())
-    host_low, host, host_high = (starts * fitted[name] * 1e-6 for name in ("start_low", "start", "start_high"))
+    start = card.start or fitted["start"]
+    start_low, start_high = (card.start or fitted[name] for name in ("start_low", "start_high"))
+    host_low, host, host_high = (starts * each * 1e-6 for each in (start_low, start, start_high))
     workers = min(recording.workers, processors)
     loading = recording.loading or 0.0
     busy = max(computing + transfer, host)
     data = max(loading / workers - busy, 0.0) if workers else loading
-    syncs = len(recording.reads) * (fitted["read"] + AHEAD * fitted["start"]) * 1e-6
+    read = fitted["read"] if card.read is None else card.read
+    syncs = len(recording.reads) * (read + AHEAD * start) * 1e-6
     other = max(host - computing - transfer - syncs, 0.0)
     parts = {**on_gpu, "data": data, "transfer": transfer, "syncs": syncs, "other": other}
     parts = {name: parts.get(name, 0.0) * 1e3 for name in PARTS}
@@ -128,7 +131,12 @@ def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
     refused = recording.refused
     if refused is None and grouped > MOST_GROUPED * computing:
         refused = "its convolutions in groups take a large part of it, and measurements say too little of those"
-    if refused is None and host_low > computing - starts * fitted["kernel"] * 1e-6 and data < host:
+    if (
+        refused is None
+        and card.start is None
+        and host_low > computing - starts * fitted["kernel"] * 1e-6
+        and data < host
+    ):
         refused = "the time to start its many small kernels bounds it, and that depends on the machine's processor"
     step = None
     if refused is None:
