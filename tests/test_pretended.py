@@ -147,3 +147,25 @@ def test_what_a_closure_computes_is_no_part_of_the_update(run: Run, tmp_path: Pa
     assert products == "2 products are computed in float32"  # the input needs no gradient
     assert found["step_ms"]["forward"] > found["step_ms"]["optimizer"] > 0
     assert found["step_ms"]["backward"] > found["step_ms"]["optimizer"]
+
+
+LAYERS = """
+import torch
+net = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(3))).cuda()
+optimizer = torch.optim.Adam(net.parameters())
+for step in range(3):
+    x = torch.ones(4096, 1024, device="cuda")
+    optimizer.zero_grad()
+    net(x).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_the_memory_of_a_step_is_counted(run: Run, tmp_path: Path) -> None:
+    found, _ = profiled(run, tmp_path, LAYERS)
+    weight, result = 4 * 1024 * 1024, 4 * 4096 * 1024
+    # the weights and Adam's two moments; the input, three results and their square; and, as the first layer's gradient
+    # goes back, that of the square, of the last result and of its weight
+    least = 3 * 3 * weight + 4 * result + 2 * result
+    most = 3 * 4 * weight + 5 * result + 3 * result
+    assert least < found["memory_bytes"]["peak"] < most

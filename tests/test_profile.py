@@ -102,7 +102,9 @@ def test_what_lies_on_the_host_is_read_without_a_wait(run: Run, tmp_path: Path) 
         "for _ in range(3):\n    loss = model(torch.ones(2, 4, device=device)).mean()\n    loss.backward()\n"
         "    kept = loss.detach().cpu()\n    print(kept.item(), kept.item())\n    optimizer.step()\n"
     )
-    assert profiled(run, script)["syncs"] == [{"path": "train.py", "line": 8, "per_step": 1, "ms": None}]
+    (read,) = profiled(run, script)["syncs"]
+    assert read.pop("ms") == pytest.approx(0.042)  # to ask, and to have started enough again
+    assert read == {"path": "train.py", "line": 8, "per_step": 1}
 
 
 def test_a_card_without_a_data_sheet_is_refused(run: Run, tmp_path: Path) -> None:

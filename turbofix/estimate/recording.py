@@ -66,7 +66,8 @@ class Recording:
     """A step. ``loading`` are the seconds that making one step's batches takes one process, None where none was seen.
 
     ``tf32`` and ``tf32_convolutions`` say what float32 products may be rounded to; ``refused`` why there can be no
-    estimate, ``compiled`` that torch.compile is on, ``log`` what else the run has shown (``facts``).
+    estimate, ``compiled`` that torch.compile is on, ``memory`` the most bytes that tensors on the GPU take at once,
+    ``log`` what else the run has shown (``facts``).
     """
 
     operations: tuple[Operation, ...]
@@ -79,6 +80,7 @@ class Recording:
     tf32: bool = False
     tf32_convolutions: bool = True
     compiled: bool = False
+    memory: int | None = None
     refused: str | None = None
     measured: Mapping[str, float] = field(default_factory=dict)
     log: Mapping[str, Any] = field(default_factory=dict)
@@ -104,6 +106,7 @@ def recording_of(log: Mapping[str, Any]) -> Recording:
         step["tf32"],
         step["tf32_convolutions"],
         step["compiled"],
+        step["memory"],
         step["refused"],
         step["measured"],
         {name: log[name] for name in ("facts", "remapped") if name in log},

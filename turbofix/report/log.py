@@ -47,6 +47,7 @@ def write(profile: Profile, target: str) -> None:
         with wandb.init(project="turbofix", mode="offline", dir=str(folder), settings=settings) as run:
             run.log(numbers)
             run.config["estimated_on"] = found["perf/estimated_on"]
+        wandb.teardown()  # what writes the file is a process of its own: wait for it
     else:
         with Path(target).open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(found) + "\n")

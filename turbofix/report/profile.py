@@ -25,6 +25,20 @@ def render_json(profile: Profile) -> str:
     return json.dumps(profile.to_json(), indent=2, ensure_ascii=False) + "\n"
 
 
+def memory_in_words(profile: Profile) -> str:
+    """What the step's tensors take at most, and whether that fits."""
+    from turbofix.estimate.cards import cards
+
+    card = cards().get(profile.estimate.gpu)
+    taken = (profile.memory or 0) / 1e9
+    words = f"{taken:.3g} GB of tensors at the most"
+    if profile.peak_memory is not None:
+        return f"{words} (measured)"
+    if card is None:
+        return f"{words} (counted)"
+    return f"{words} (counted), of the {card.memory:.0f} GB of the card{': it does not fit' * (taken > card.memory)}"
+
+
 def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (frozen)
     """What bounds the step first, then its parts, what causes them, and what each change would bring."""
     estimate, parts = profile.estimate, profile.step_ms
@@ -40,6 +54,8 @@ def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (fro
     if estimate.utilisation is not None:
         words = f"{estimate.utilisation:.0%} of the card's peak in products, convolutions and attention"
         lines += ["", style.wrap(words, 2, "MFU  ")]
+    if profile.memory:
+        lines += ["", style.wrap(memory_in_words(profile), 2, "memory ")]
     if estimate.refused:
         lines += ["", style.wrap(f"{estimate.refused}: take the parts as a picture, not as figures", 2, "note ")]
     if profile.causes:

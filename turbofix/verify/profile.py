@@ -68,6 +68,16 @@ class Profile:
         parts = dict(self.measured or self.estimate.parts)
         return {name: parts.get(name, 0.0) for name in PARTS} | {"total": sum(parts.values())}
 
+    @property
+    def memory(self) -> int | None:
+        """The most bytes that tensors on the GPU take at once: measured, or else those that were counted."""
+        return self.peak_memory if self.peak_memory is not None else self.recording.memory
+
+    @property
+    def read_ms(self) -> float:
+        """What one read of the GPU takes, beside the wait."""
+        return self.step_ms["syncs"] / max(len(self.recording.reads), 1)
+
     def to_json(self) -> dict[str, Any]:
         reads = Counter((each.path, each.line) for each in self.recording.reads)
         return {
@@ -77,9 +87,10 @@ class Profile:
             "step_ms": self.step_ms,
             "bound": self.estimate.bound,
             "syncs": [
-                {"path": path, "line": line, "per_step": count, "ms": None} for (path, line), count in reads.items()
+                {"path": path, "line": line, "per_step": count, "ms": count * self.read_ms}
+                for (path, line), count in reads.items()
             ],
-            "memory_bytes": {"peak": self.peak_memory, "reserved": None},
+            "memory_bytes": {"peak": self.memory, "reserved": None},
             "samples_per_second": self.samples_per_second,
             "mfu": self.estimate.utilisation,
             "causes": [

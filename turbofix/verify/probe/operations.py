@@ -79,7 +79,8 @@ class Operations(_Mode):  # type: ignore[misc]
 
     ``phase`` goes into each row. ``where`` gives the user's line for what reads the GPU (``reads``), ``on_host`` says
     which tensors lie on the host for certain: to read those waits for nothing. Where it can be told of each tensor
-    whether it lies ``on_gpu``, what only the host computes is left out.
+    whether it lies ``on_gpu``, what only the host computes is left out. ``peak`` are the most bytes that the memories
+    of the operations, which are seen from their first one on, took at once.
     """
 
     def __init__(
@@ -95,7 +96,9 @@ class Operations(_Mode):  # type: ignore[misc]
         self.reads: list[tuple[str, tuple[str, int] | None]] = []
         self._where, self._on_host, self._on_gpu = where, on_host, on_gpu
         self._numbers: dict[Any, int] = {}
-        self._alive: list[StorageWeakRef] = []  # an address is not given out again while one of these is kept
+        self.peak = 0
+        self._taken: dict[int, int] = {}  # bytes of each memory that is not known to be given back
+        self._alive: list[Any] = []  # an address is not given out again while one of these is kept
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -136,7 +139,17 @@ class Operations(_Mode):  # type: ignore[misc]
         if number is None:
             number = self._numbers[reference.cdata] = len(self._alive)
             self._alive.append(reference)
+            self._take(number, tensor.untyped_storage().nbytes())
         return number, size
+
+    def _take(self, number: int, size: int) -> None:
+        """Count a memory, and those that are still there where that may be more than ever."""
+        self._taken[number] = size
+        if sum(self._taken.values()) <= self.peak:
+            return
+        for each in [each for each in self._taken if self._alive[each].expired()]:
+            del self._taken[each]
+        self.peak = max(self.peak, sum(self._taken.values()))
 
 
 def _bits(tensors: Iterable[Tensor]) -> int:

@@ -110,6 +110,7 @@ class Tally:
         self._copies: list[tuple[int, bool, bool]] = []
         self._drawn: list[tuple[str, int, int]] = []  # data set, workers and samples of each batch of the step
         self._pins = False
+        self._kept = 0  # bytes that the optimizers keep for their parameters
         self._waited = self._repeated = 0.0
         self._own = tuple(os.path.join(root, "") for root in order["own"])
         self._folder = os.path.dirname(order["script"])
@@ -254,6 +255,7 @@ class Tally:
         self._operations.paused = False
         if self._recording:
             self._updates.append(_update(optimizer))
+            self._kept += _kept_by(optimizer)
         self._leading = self._leading or optimizer
         if optimizer is not self._leading:
             return
@@ -323,6 +325,7 @@ class Tally:
             "tf32": _allowed(lambda: matmul.allow_tf32),
             "tf32_convolutions": _allowed(lambda: cudnn.allow_tf32),
             "compiled": self._compiles,
+            "memory": self._operations.peak + self._kept if remap.pretended is not None else None,
             "refused": None if self._on_gpu() else "the script computes on the CPU, and a GPU would have nothing to do",
             "measured": {"step": took, "waited": self._waited},
         }
@@ -395,6 +398,12 @@ def _allowed(ask: Callable[[], Any]) -> bool:
     with contextlib.suppress(RuntimeError):  # the older switch is not to be read beside the newer
         return bool(ask())
     return False
+
+
+def _kept_by(optimizer: Any) -> int:
+    """Bytes of what an optimizer keeps for its parameters."""
+    values = [value for state in optimizer.state.values() if isinstance(state, dict) for value in state.values()]
+    return sum(each.numel() * each.element_size() for each in values if isinstance(each, Tensor) and each.dim())
 
 
 def _update(optimizer: Any) -> dict[str, Any]:
