@@ -120,8 +120,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         drawn = any(step.draws for step in steps)
         accumulation = next((each for each in adding if not drawn or one_number(each.steps) != 1), None)
         sums = None if loader.role == "evaluation" else next(iter(summed(program)), None)
-        by, many = accumulation or sums, 1 if sums is None else one_number(sums)
         small, enough = bounds(program, loader, steps, size)
+        if accumulation is not None and drawn and size * (one_number(accumulation.steps) or size) <= small:
+            sums, accumulation = accumulation.steps, None  # all of them together are few as well
+        by, many = accumulation or sums, 1 if sums is None else one_number(sums)
         if by is not None or size <= small:
             told.add(place(loader))  # who evaluates with the same number has been spoken of
         if accumulation is None and many is not None and size * many <= small + (small == FEWEST - 1 and many > 1):
