@@ -47,7 +47,7 @@ class Step(NamedTuple):
 def steps(folder: Path, file: str, mode: str) -> dict[Network, Step]:
     """The measured steps of a file."""
     found: dict[Network, Step] = {}
-    for row in _rows(folder / file, ","):
+    for row in rows_of(folder / file, ","):
         network = row["model"].partition(".")[0], int(row[f"{mode}_img_size"])
         step = Step(1 / float(row[f"{mode}_samples_per_sec"]), int(row[f"{mode}_batch_size"]))
         found.setdefault(network, step)
@@ -77,11 +77,11 @@ def published(folder: Path) -> list[Published]:
             float(row["full"]),
             float(row["mixed"]),
         )
-        for row in _rows(folder / PUBLISHED, "\t")
+        for row in rows_of(folder / PUBLISHED, "\t")
     ]
 
 
-def _rows(path: Path, delimiter: str) -> Iterator[dict[str, str]]:
+def rows_of(path: Path, delimiter: str) -> Iterator[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as handle:
         yield from csv.DictReader(handle, delimiter=delimiter)
 
