@@ -27,8 +27,9 @@ from turbofix.estimate.recording import POINTWISE, Operation, Recording, Update,
 
 PIECE, SEQUENCE = 8000, 384
 FAMILIES = {"densenet": "densenet", "vgg": "vgg", "resnet": "resnet", "wide_resnet": "resnet"}
-BOUND = 1.2
-"""Where 16 bits are not so many times as fast as 32, the host or the data bound the step: neither row is taken."""
+BOUND, HOST = 1.2, 0.3
+"""Where 16 bits are not so many times as fast as 32, the host or the data bound the step: neither row is taken. Nor is
+one fitted on of whose time the host may take such a share, at the most that it takes to start an operation."""
 ONLY_SCORED = ("rtx4090", "h100", "h100-pcie")
 """Cards of which no training is fitted on."""
 
@@ -109,7 +110,7 @@ def _step(network: str, batch: int, precision: str) -> tuple[tuple[Operation, ..
         made, given = made.half(), inputs
 
         def inputs() -> tuple[Any, ...]:
-            return tuple(each.half() for each in given())
+            return tuple(each.half() if each.is_floating_point() else each for each in given())
 
     rows, numbers = networks.trace(made, inputs, loss, mixed=False)
     operations, total = tuple(map(operation_of, rows)), sum(numbers)
