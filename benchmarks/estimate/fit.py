@@ -258,17 +258,29 @@ def fit_compiled(folder: Path, traces: Sequence[Trace], known: Constants) -> dic
         eager = sum(clock.seconds(one, card, recording, known) for one in recording.operations)
         rows.append((eager, rest, turning, memory, more - memory, before[key].per_sample / after[key].per_sample))
         families.append(each.family)
-    eager, rest, turning, memory, more, ratio = np.array(rows).T
-
-    def found(turns: float, reached: float, again: float) -> Any:
-        return eager / (rest + turns * turning + (memory + again * more) / reached)
-
-    grid = itertools.product(np.arange(0, 1.01, 0.05), np.arange(0.7, 1.61, 0.05), np.arange(0, 5.01, 0.25))
-    best = min(grid, key=lambda each: float(np.median(np.abs(found(*each) - ratio))))
-    estimated = np.log(found(*best))
-    off = np.abs(estimated - np.log(ratio)) / np.minimum(np.abs(estimated) / math.log(2), 1.0)
-    named = zip(("compiled_turning", "compiled_memory", "compiled_again"), map(float, best), strict=True)
+    table = np.array(rows)
+    folds = np.array([_fold_of(family) for family in families])
+    off = np.empty(len(table))
+    for fold in range(FOLDS):
+        left = table[folds == fold]
+        estimated = np.log(_compiled(left, _best(table[folds != fold])))
+        off[folds == fold] = np.abs(estimated - np.log(left[:, -1])) / np.sqrt(np.abs(estimated) / math.log(2))
+    named = zip(("compiled_turning", "compiled_memory", "compiled_again"), _best(table), strict=True)
     return {**dict(named), "spread_ratio": _in_four_of_five(families, off)}
+
+
+def _compiled(table: Any, fitted: tuple[float, float, float]) -> Any:
+    """The ratios of rows of what is eager, the rest, turning, memory, what is read again, and the measured ratio."""
+    turns, reached, again = fitted
+    eager, rest, turning, memory, more, _ = table.T
+    return eager / (rest + turns * turning + (memory + again * more) / reached)
+
+
+def _best(table: Any) -> tuple[float, float, float]:
+    """The constants by which the median of |estimated - measured| is least."""
+    grid = itertools.product(np.arange(0, 1.01, 0.05), np.arange(0.7, 1.61, 0.05), np.arange(0, 10.01, 0.5))
+    turns, reached, again = min(grid, key=lambda each: float(np.median(np.abs(_compiled(table, each) - table[:, -1]))))
+    return float(turns), float(reached), float(again)
 
 
 def _spreads(
@@ -291,8 +303,11 @@ def _spreads(
 
 def _fold(one: Measured) -> int:
     """Which fold a family is in: of the few of ``others`` each is in one of its own."""
+    return _fold_of(one.trace.family)
+
+
+def _fold_of(family: str) -> int:
     few = ("bert", "waveglow", "densenet")
-    family = one.trace.family
     return few.index(family) if family in few else int(hashlib.sha1(family.encode()).hexdigest(), 16) // 2 % FOLDS
 
 

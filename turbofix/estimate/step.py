@@ -146,7 +146,8 @@ def compared(before: Estimate, after: Estimate) -> Estimate:
     ratio = before.step_ms.median / after.step_ms.median
     if before.samples and after.samples:
         ratio *= after.samples / before.samples
-    widen = math.exp(constants()["spread_ratio"] * min(abs(math.log(ratio)) / math.log(2), 1.0))
+    # what changes is many parts, each off by itself: their squares add up
+    widen = math.exp(constants()["spread_ratio"] * math.sqrt(abs(math.log2(ratio))))
     found = Interval(ratio, ratio / widen, ratio * widen)
     values = vars(after) | {"speedup": found}
     return Estimate(**values)
