@@ -1,8 +1,9 @@
 """Other published trainings, in full precision and in 16 bits, on more cards: ``others.tsv``.
 
-BERT on sequences of 384 with fused Adam and WaveGlow on pieces of 8000 samples (Lambda; its FP16 of BERT is taken as all
-in 16 bits; its WaveGlow in mixed precision is as fast as in full on every card, so that only the full is here), and
-convolutional networks forward and backward, in float32 or altogether in 16 bits. ResNet-50, SSD, FastPitch and Jasper are left out: NVIDIA's table is to be scored.
+BERT on sequences of 384 with fused Adam and WaveGlow on pieces of 8000 samples (Lambda; its FP16 of BERT is taken as
+all in 16 bits; its WaveGlow in mixed precision is as fast as in full on every card, so that only the full is here), and
+convolutional networks forward and backward, in float32 or altogether in 16 bits. ResNet-50, SSD, FastPitch and Jasper
+are left out: NVIDIA's table is to be scored.
 
 **The split** was fixed before anything was fitted: fitted on are BERT, WaveGlow and the families of timm that are not
 held out elsewhere (DenseNet; not VGG and ResNet), on cards other than those of ``ONLY_SCORED``. All else is scored.
