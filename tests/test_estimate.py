@@ -98,9 +98,32 @@ def test_a_large_product_is_bound_by_arithmetic_in_its_precision() -> None:
     ideal = 2 * 8192**3 / 312e12
     assert ideal / 1.3 < took(product(8192)) < ideal * 1.5
     full, rounded = took(product(8192, 32)), took(product(8192, 32), tf32=True)
-    assert full / rounded == pytest.approx(156 / 19.5, rel=0.05)
+    assert full / rounded == pytest.approx(156 / 19.5, rel=0.3)
     # a card before Ampere has no TF32
     assert took(product(8192, 32), V100, tf32=True) == took(product(8192, 32), V100)
+
+
+def test_the_faster_a_multiprocessor_is_the_less_of_its_peak_is_reached() -> None:
+    def reached(card: Card) -> float:
+        return 2 * 8192**3 / (card.half * 1e12) / took(product(8192), card)
+
+    assert reached(cards()["h100"]) < reached(A100) < reached(cards()["rtx3090"])
+
+
+def convolution(kernel: int, columns: int = 512, dimensions: int = 2) -> Operation:
+    flops = 2.0 * 10**6 * columns * 512 * kernel
+    shape = (1, 10**6, columns, 512, kernel, dimensions)
+    return operation(name="convolution", kind="convolution", flops=flops, bits=32, shape=shape)
+
+
+def test_convolutions_in_float32_have_their_own_ways() -> None:
+    square, line = took(convolution(9), V100) / 9, took(convolution(7), V100) / 7
+    assert line / square == pytest.approx(constants()["winograd"], rel=0.01)
+    # few channels to make, and convolutions over time, fill less of the card
+    assert took(convolution(7, 16), V100) > 1.5 * took(convolution(7), V100) * 16 / 512
+    assert took(convolution(7, dimensions=1), V100) > 1.1 * took(convolution(7), V100)
+    # with tensor cores nothing is gained by fewer products
+    assert took(convolution(9)) / 9 == pytest.approx(took(convolution(7)) / 7, rel=0.01)
 
 
 def test_what_only_moves_memory_is_bound_by_it() -> None:
@@ -136,10 +159,22 @@ def test_a_compiled_chain_reads_and_writes_once() -> None:
     assert len(compiled(whole).operations) == 2
 
 
-def test_the_columns_of_the_fit_say_what_the_clock_says() -> None:
+def test_a_compiled_kernel_reads_again_what_a_long_reduction_goes_over() -> None:
+    padded = operation(name="constant_pad_nd", kind="other", read=90.0, written=100.0, inputs=((0, 90),))
+    padded = padded._replace(outputs=((1, 100),))
+    mean = operation(name="mean", kind="reduction", read=100.0, written=1.0, inputs=((1, 100),), outputs=((2, 1),))
+    known = {**constants(), "compiled_memory": 1.0, "compiled_again": 2.0}
+    (whole,) = joined([padded, mean], known)
+    assert (whole.read, whole.written) == (90 + 2 * 100, 1)
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_the_columns_of_the_fit_say_what_the_clock_says(mixed: bool) -> None:
     model = nn.Sequential(nn.Conv2d(3, 30, 3), nn.BatchNorm2d(30), nn.ReLU(), nn.Conv2d(30, 30, 3, groups=30))
-    model.append(nn.Sequential(nn.Conv2d(30, 60, 3, groups=3), nn.Flatten(), nn.Linear(60 * 100, 10)))
-    rows, numbers = networks.trace(model, lambda: (torch.empty(4, 3, 16, 16),), lambda found: found.float().sum())
+    model.append(nn.Sequential(nn.Conv2d(30, 60, 3, groups=3), nn.Flatten(2), nn.Conv1d(60, 40, 5)))
+    model.append(nn.Sequential(nn.Flatten(), nn.Linear(40 * 96, 10)))
+    given = torch.empty(4, 3, 16, 16)
+    rows, numbers = networks.trace(model, lambda: (given,), lambda found: found.float().sum(), mixed=mixed)
     trace = networks.Trace("net", 16, "train", "family", 4, rows, numbers)
     for last in (False, True):
         columns = Columns([Measured(trace, A100, last, 1.0), Measured(trace, V100, last, 1.0)])
@@ -168,7 +203,7 @@ def test_an_estimate_is_a_range_and_its_parts_are_the_whole() -> None:
 
 
 def test_workers_make_data_beside_the_step() -> None:
-    one = Recording(tuple([product(8192)] * 50), loading=0.4)
+    one = Recording(tuple([product(8192)] * 30), loading=0.4)
     alone, two = (step.estimate(replace(one, workers=count), A100) for count in (0, 2))
     assert alone.bound == "data" and alone.parts["data"] == pytest.approx(400)
     busy = sum(ms for name, ms in two.parts.items() if name != "data")

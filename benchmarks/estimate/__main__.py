@@ -30,6 +30,8 @@ def main() -> None:
     print(score.HEAD)
     for each in (*score.absolute(given.measured, known), *score.compile_ratio(given.measured, known)):
         print(each.row)
+    for each in score.more():
+        print(each.row)
     lines, scores = score.mixed_ratio(given.measured)
     for each in scores:
         print(each.row)

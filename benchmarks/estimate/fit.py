@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,12 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.estimate.measured import COMPILED, EAGER, SETTINGS, Setting, held_out, steps
-from benchmarks.estimate.networks import Trace
+from benchmarks.estimate.networks import Trace, written_out
+from benchmarks.estimate.others import HOST, Whole, others, whole
 from turbofix.estimate import clock, updates
 from turbofix.estimate.cards import Card, cards, constants
 from turbofix.estimate.compiled import joined
 from turbofix.estimate.recording import ATTENTION, CONVOLUTION, DEPTHWISE, GROUPED
-from turbofix.estimate.step import MOST_GROUPED
+from turbofix.estimate.step import FITTED, MOST_GROUPED
 
 Constants = Mapping[str, float]
 
@@ -30,6 +34,12 @@ PRIORS = {
     "odd": (0.3, 0.7),
     "group": (32.0, 0.7),
     "grouped_last": (0.5, 0.5),
+    "feeding": (0.1, 0.7),
+    "float32": (0.85, 0.3),
+    "float32_convolution": (0.85, 0.1),
+    "winograd": (1.5, 0.1),
+    "narrow": (64.0, 0.3),
+    "over_time": (0.7, 0.5),
     "wave": (0.5, 0.5),
     "memory": (0.85, 0.08),
     "product_memory": (0.7, 0.2),
@@ -44,26 +54,46 @@ PRIORS = {
     "turning": (0.7, 0.5),
     "kernel": (3.0, 0.3),
 }
+FOLDS = 4
 WEIGHT, NOISE = 0.05, 0.08  # of the priors beside the measurements; of a measurement's logarithm
 
 
 class Measured(NamedTuple):
     """A trace, the card and layout that it was measured with, and the seconds of its step."""
 
-    trace: Trace
+    trace: Trace | Whole
     card: Card
     last: bool
     seconds: float
+
+    @property
+    def precise(self) -> bool:
+        """Whether most of its arithmetic is in more than 16 bits."""
+        operations = self.trace.recording.operations
+        wide = sum(each.flops for each in operations if each.bits > 16)
+        return wide > sum(each.flops for each in operations) / 2
 
 
 def measured(folder: Path, traces: Sequence[Trace], setting: Setting) -> list[Measured]:
     """What a file says of the traces."""
     found = steps(folder, setting.file, setting.mode)
     return [
-        Measured(each, cards()[setting.card], setting.last, found[each.name, each.size].per_sample * each.batch)
+        Measured(
+            written_out(each) if setting.written else each,
+            cards()[setting.card],
+            setting.last,
+            found[each.name, each.size].per_sample * each.batch,
+        )
         for each in traces
         if each.mode == setting.mode and (each.name, each.size) in found
     ]
+
+
+def other(*, fitted: bool) -> list[Measured]:
+    """The other published trainings, those that are fitted on or those that are not."""
+    rows = [Measured(whole(row), row.card, False, row.seconds) for row in others() if row.fitted == fitted]
+    start = constants()["start_high"] * 1e-6
+    return [row for row in rows if start * len(row.trace.recording.operations) < HOST * row.seconds]
 
 
 class Columns:
@@ -82,24 +112,25 @@ class Columns:
         self.moved = np.array([each.read + each.written for each in flat])
         self.flops = np.array([each.flops for each in flat])
         last = np.repeat([step.last for step in steps], counts)
-        self.turned = np.where(last, 0.0, np.array([each.turned for each in flat]))
         card = [at for at, count in enumerate(counts) for _ in range(count)]
+        recordings = [step.trace.recording for step in steps]
+        where = [(each, steps[at].card, recordings[at]) for each, at in zip(flat, card, strict=True)]
+        self.turned = np.array([each[0].turned * clock.turns(*each) for each in where]) * ~last
         self.bandwidth = np.array([step.card.bandwidth * 1e9 for step in steps])[card]
         self.float32 = np.array([step.card.float32 * 1e12 for step in steps])[card]
-        recordings = [step.trace.recording for step in steps]
-        self.peak = np.array(
-            [clock.peak(each, steps[at].card, recordings[at]) for each, at in zip(flat, card, strict=True)]
-        )
-        self.waves = np.array(
-            [clock.waves_of(each, steps[at].card, {"wave": 1.0}) - 1.0 for each, at in zip(flat, card, strict=True)]
-        )
-        shapes = [each.shape or (0, 0, 0, 0, 0) for each in flat]
+        self.peak = np.array([clock.peak(*each) for each in where])
+        self.fed = np.array([clock.fed_of(*each) for each in where])
+        self.tensor = np.array([clock.on_tensor_cores(*each) for each in where])
+        self.waves = np.array([clock.waves_of(each, on, {"wave": 1.0}) - 1.0 for each, on, _ in where])
+        self.square = np.array([clock.is_square(each) for each in flat])
+        self.over_time = np.array([clock.is_over_time(each) for each in flat])
+        shapes = [each.shape[:5] or (0, 0, 0, 0, 0) for each in flat]
         self.columns, self.channels = (np.array([shape[at] for shape in shapes]) for at in (2, 3))
         known = np.array([bool(each.shape) for each in flat])
-        self.odd = known & (self.kind != kinds.index(ATTENTION))
+        self.odd = known & (self.kind != kinds.index(ATTENTION)) & self.tensor
         self.odd &= (self.columns % clock.ALIGNED != 0) | (self.channels % clock.ALIGNED != 0)
         self.last = last
-        self.turns = np.isin(self.kind, [kinds.index(CONVOLUTION), kinds.index(GROUPED)])
+        self.convolves = np.isin(self.kind, [kinds.index(CONVOLUTION), kinds.index(GROUPED)])
         self.counts = np.array(counts)
         self.measured = np.array([step.seconds for step in steps])
         self.optimizing = [[(each, step.card) for each in step.trace.recording.updates] for step in steps]
@@ -113,18 +144,24 @@ class Columns:
             behind = {name: constants.get(f"{table.get(name)}_back", ahead[name]) for name in names}
             return np.where(self.back, np.array(list(behind.values()))[kind], np.array(list(ahead.values()))[kind])
 
-        reached = of_phase(clock.ARITHMETIC, 1.0)
+        plain = np.where(self.convolves, constants["float32_convolution"], constants["float32"])
+        plain = plain * np.where(self.square, constants["winograd"], 1.0)
+        plain = plain * np.where(self.convolves, np.minimum(1.0, self.columns / constants["narrow"]), 1.0)
+        tensor = self.tensor | (kind == names.index(ATTENTION))
+        reached = np.where(tensor, of_phase(clock.ARITHMETIC, 1.0), plain)
+        reached = reached * np.where(self.over_time & self.convolves, constants["over_time"], 1.0)
         grouped = kind == names.index(GROUPED)
         share = np.minimum(1.0, np.minimum(self.columns, self.channels) / constants["group"])
         share = share * np.where(self.last, constants["grouped_last"], 1.0)
         reached = reached * np.where(grouped, share, 1.0) * np.where(self.odd, constants["odd"], 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            arithmetic = self.flops / (self.peak * reached) * (1.0 + self.waves * constants["wave"])
+            arithmetic = self.flops / self.peak * (1.0 / reached + self.fed * constants["feeding"])
+        arithmetic = arithmetic * (1.0 + self.waves * constants["wave"])
         arithmetic = np.where(self.flops > 0, arithmetic, 0.0)
         depthwise = kind == names.index(DEPTHWISE)
         arithmetic = np.where(depthwise, self.flops / (self.float32 * constants["depthwise"]), arithmetic)
         memory = self.moved / (self.bandwidth * of_phase(clock.MEMORY, 1.0))
-        turning = np.where(self.turns, self.turned, 0.0) * constants["turning"] / (self.bandwidth * constants["memory"])
+        turning = self.turned * constants["turning"] / (self.bandwidth * constants["memory"])
         return arithmetic, memory, turning
 
     def seconds(self, constants: Constants) -> Any:
@@ -166,24 +203,14 @@ def fit(folder: Path, traces: Sequence[Trace]) -> dict[str, float]:
         for setting in SETTINGS
     }
     start = {name: value for name, (value, _) in PRIORS.items()}
-    ours = [told(some, start) for setting, some in chosen.items() if setting.fitted]
-    fitted = _fitted(ours)
-    partly = {**constants(), **_fitted([[each for each in some if _first_half(each)] for some in ours])}
-    rest = [each for some in ours for each in some if not _first_half(each)]
+    whole = {setting: told(some, start) for setting, some in chosen.items()}
+    more = other(fitted=True)
+    fitted = _fitted([*(some for setting, some in whole.items() if setting.fitted), more], start)
     known = {**constants(), **fitted}
-    return {
-        **fitted,
-        **fit_compiled(folder, traces, known),
-        "spread_same": spread(rest, partly),
-        "spread_other": spread([each for other in SETTINGS[-2:] for each in told(chosen[other], known)], known),
-    }
+    return {**fitted, **fit_compiled(folder, traces, known), **_spreads(whole, more, fitted)}
 
 
-def _first_half(one: Measured) -> bool:
-    return held_out(f"{one.trace.family}, again")
-
-
-def _fitted(settings: Iterable[Sequence[Measured]]) -> dict[str, float]:
+def _fitted(settings: Iterable[Sequence[Measured]], start: Constants) -> dict[str, float]:
     """The constants by the steps of some settings, each of which counts alike."""
     from scipy.optimize import least_squares
 
@@ -200,15 +227,16 @@ def _fitted(settings: Iterable[Sequence[Measured]]) -> dict[str, float]:
         known = dict(zip(names, np.exp(logarithms), strict=True))
         return np.concatenate([share * columns.errors(known) / NOISE, weight * (logarithms - expected) / doubt])
 
-    found = least_squares(off, expected, loss="soft_l1", max_nfev=40)
+    found = least_squares(off, np.log([start[name] for name in names]), loss="soft_l1", max_nfev=40)
     return {name: float(value) for name, value in zip(names, np.exp(found.x), strict=True)}
 
 
 def fit_compiled(folder: Path, traces: Sequence[Trace], known: Constants) -> dict[str, float]:
-    """The two constants of a compiled program, on the one card that there is, and how far a ratio of two is off."""
+    """The constants of a compiled program, on the one card that there is, and how far a ratio of two is off."""
     before, after = (steps(folder, file, "infer") for file in (EAGER.file, COMPILED))
     card = cards()[EAGER.card]
-    rows = []
+    plain = {**known, "compiled_turning": 1.0, "compiled_memory": 1.0, "compiled_again": 0.0}
+    rows, families = [], []
     for each in traces:
         if each.mode != "infer" or held_out(each.family):
             continue
@@ -216,25 +244,76 @@ def fit_compiled(folder: Path, traces: Sequence[Trace], known: Constants) -> dic
         if key not in before or key not in after or not told([Measured(each, card, False, 1.0)], known):
             continue
         recording = each.recording
-        seconds = [(one, clock.parts(one, card, recording, known)) for one in joined(recording.operations)]
+        once, twice = (
+            [
+                (one, clock.parts(one, card, recording, known))
+                for one in joined(recording.operations, {**plain, "compiled_again": again})
+            ]
+            for again in (0.0, 1.0)
+        )
         start = known["kernel"] * 1e-6
-        turning = sum(parts[2] for _, parts in seconds) / known["compiled_turning"]
-        memory = sum(max(parts[:2]) for one, parts in seconds if one.name == "compiled") * known["compiled_memory"]
-        rest = sum(max(parts[:2]) for one, parts in seconds if one.name != "compiled") + start * len(seconds)
+        turning = sum(parts[2] for _, parts in once)
+        memory, more = (sum(max(parts[:2]) for one, parts in some if one.name == "compiled") for some in (once, twice))
+        rest = sum(max(parts[:2]) for one, parts in once if one.name != "compiled") + start * len(once)
         eager = sum(clock.seconds(one, card, recording, known) for one in recording.operations)
-        rows.append((eager, rest, turning, memory, before[key].per_sample / after[key].per_sample))
-    eager, rest, turning, memory, ratio = np.array(rows).T
+        rows.append((eager, rest, turning, memory, more - memory, before[key].per_sample / after[key].per_sample))
+        families.append(each.family)
+    table = np.array(rows)
+    folds = np.array([_fold_of(family) for family in families])
+    off = np.empty(len(table))
+    for fold in range(FOLDS):
+        left = table[folds == fold]
+        estimated = np.log(_compiled(left, _best(table[folds != fold])))
+        off[folds == fold] = np.abs(estimated - np.log(left[:, -1])) / np.sqrt(np.abs(estimated) / math.log(2))
+    named = zip(("compiled_turning", "compiled_memory", "compiled_again"), _best(table), strict=True)
+    return {**dict(named), "spread_ratio": _in_four_of_five(families, off)}
 
-    def wrong(turns: float, reached: float) -> float:
-        return float(np.median(np.abs(eager / (rest + turns * turning + memory / reached) - ratio)))
 
-    tried = [(float(a), float(b)) for a in np.arange(0, 1.01, 0.05) for b in np.arange(0.7, 1.61, 0.05)]
-    turns, reached = min(tried, key=lambda pair: wrong(*pair))
-    found = np.log(eager / (rest + turns * turning + memory / reached))
-    off = np.abs(found - np.log(ratio)) / np.minimum(np.abs(found) / math.log(2), 1.0)
-    return {"compiled_turning": turns, "compiled_memory": reached, "spread_ratio": float(np.quantile(off, 0.8))}
+def _compiled(table: Any, fitted: tuple[float, float, float]) -> Any:
+    """The ratios of rows of what is eager, the rest, turning, memory, what is read again, and the measured ratio."""
+    turns, reached, again = fitted
+    eager, rest, turning, memory, more, _ = table.T
+    return eager / (rest + turns * turning + (memory + again * more) / reached)
 
 
-def spread(steps: Iterable[Measured], constants: Constants) -> float:
-    """How far the logarithm of a step is off in four of five cases, at most."""
-    return float(np.quantile(np.abs(Columns(list(steps)).errors(constants)), 0.8))
+def _best(table: Any) -> tuple[float, float, float]:
+    """The constants by which the median of |estimated - measured| is least."""
+    grid = itertools.product(np.arange(0, 1.01, 0.05), np.arange(0.7, 1.61, 0.05), np.arange(0, 10.01, 0.5))
+    turns, reached, again = min(grid, key=lambda each: float(np.median(np.abs(_compiled(table, each) - table[:, -1]))))
+    return float(turns), float(reached), float(again)
+
+
+def _spreads(
+    whole: Mapping[Setting, Sequence[Measured]], more: Sequence[Measured], start: Constants
+) -> dict[str, float]:
+    """How far steps of a family are off in four of five cases, where the constants are fitted on others."""
+    kinds: dict[str, list[tuple[str, float]]] = {"train": [], "infer": [], "other": [], "full": []}
+    for fold in range(FOLDS):
+        kept = [[each for each in some if _fold(each) != fold] for setting, some in whole.items() if setting.fitted]
+        known = _fitted([*kept, [each for each in more if _fold(each) != fold]], start)
+        groups = [(setting.mode if setting.card == FITTED else "other", some) for setting, some in whole.items()]
+        groups += [("full" if each.precise else "other", [each]) for each in more]
+        for kind, some in groups:
+            left = [each for each in some if _fold(each) == fold]
+            if left:
+                errors = np.abs(Columns(left).errors(known))
+                kinds[kind] += [(each.trace.family, error) for each, error in zip(left, errors, strict=True)]
+    return {f"spread_{kind}": _in_four_of_five(*map(list, zip(*some, strict=True))) for kind, some in kinds.items()}
+
+
+def _fold(one: Measured) -> int:
+    """Which fold a family is in: of the few of ``others`` each is in one of its own."""
+    return _fold_of(one.trace.family)
+
+
+def _fold_of(family: str) -> int:
+    few = ("bert", "waveglow", "densenet")
+    return few.index(family) if family in few else int(hashlib.sha1(family.encode()).hexdigest(), 16) // 2 % FOLDS
+
+
+def _in_four_of_five(families: Sequence[str], off: Any) -> float:
+    """What is not exceeded in four of five cases, every family counted alike: it is of another that one will ask."""
+    counts = Counter(families)
+    order = np.argsort(off)
+    weights = np.array([1 / counts[family] for family in families])[order]
+    return float(np.asarray(off)[order][np.searchsorted(np.cumsum(weights) / weights.sum(), 0.8)])

@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 
 class Setting(NamedTuple):
-    """One published file: ``mode`` is train or infer, ``last`` channels-last; it may be ``fitted`` on."""
+    """One published file: ``mode`` is train or infer, ``last`` channels-last; it may be ``fitted`` on.
+
+    ``written`` says that its torch has no attention in one kernel.
+    """
 
     mode: str
     last: bool
@@ -18,6 +21,7 @@ class Setting(NamedTuple):
     card: str
     file: str
     fitted: bool = False
+    written: bool = False
 
 
 SETTINGS = (
@@ -25,7 +29,7 @@ SETTINGS = (
     Setting("train", True, "1.12", "rtx3090", "timm-train-amp-nhwc-pt112-cu113-rtx3090.csv", True),
     Setting("infer", False, "2.4", "rtx3090", "timm-infer-amp-nchw-pt240-cu124-rtx3090.csv", True),
     Setting("infer", True, "2.4", "rtx3090", "timm-infer-amp-nhwc-pt240-cu124-rtx3090.csv", True),
-    Setting("infer", False, "1.13", "rtx3090", "timm-infer-amp-nchw-pt113-cu117-rtx3090.csv"),
+    Setting("infer", False, "1.13", "rtx3090", "timm-infer-amp-nchw-pt113-cu117-rtx3090.csv", written=True),
     Setting("infer", False, "2.4", "rtx4090", "timm-infer-amp-nchw-pt240-cu124-rtx4090.csv"),
     Setting("infer", True, "2.4", "rtx4090", "timm-infer-amp-nhwc-pt240-cu124-rtx4090.csv"),
 )
@@ -47,7 +51,7 @@ class Step(NamedTuple):
 def steps(folder: Path, file: str, mode: str) -> dict[Network, Step]:
     """The measured steps of a file."""
     found: dict[Network, Step] = {}
-    for row in _rows(folder / file, ","):
+    for row in rows_of(folder / file, ","):
         network = row["model"].partition(".")[0], int(row[f"{mode}_img_size"])
         step = Step(1 / float(row[f"{mode}_samples_per_sec"]), int(row[f"{mode}_batch_size"]))
         found.setdefault(network, step)
@@ -77,11 +81,11 @@ def published(folder: Path) -> list[Published]:
             float(row["full"]),
             float(row["mixed"]),
         )
-        for row in _rows(folder / PUBLISHED, "\t")
+        for row in rows_of(folder / PUBLISHED, "\t")
     ]
 
 
-def _rows(path: Path, delimiter: str) -> Iterator[dict[str, str]]:
+def rows_of(path: Path, delimiter: str) -> Iterator[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as handle:
         yield from csv.DictReader(handle, delimiter=delimiter)
 

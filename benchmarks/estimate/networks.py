@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.estimate import measured
-from turbofix.estimate.recording import Recording, Update, operation_of
+from turbofix.estimate.recording import ATTENTION, POINTWISE, PRODUCT, REDUCTION, Recording, Update, operation_of
 from turbofix.verify.probe import operations, tally
 
 MOST_SECONDS = 60
@@ -40,6 +40,31 @@ class Trace(NamedTuple):
         numbers = self.parameters if self.mode == "train" else []
         updates = (Update("SGD", len(numbers), sum(numbers), 4, False, False),) if numbers else ()
         return Recording(made, updates, samples=self.batch, tf32=True)
+
+
+def written_out(one: Trace) -> Trace:
+    """An inference as a torch without attention in one kernel carries it out, under autocast."""
+    rows = [part for row in one.rows for part in (_parts(row) if row[1] == ATTENTION else [row])]
+    return one._replace(rows=rows)
+
+
+def _parts(row: operations.Row) -> list[operations.Row]:
+    _, _, phase, _, _, _, bits, (count, length, keys, width, _), *_ = row
+    size = bits / 8
+    weights, queries, values = count * length * keys, count * length * width * size, count * keys * width * size
+    flops = 2.0 * weights * width
+
+    def made(name: str, kind: str, read: float, written: float, shape: tuple[int, ...] = ()) -> operations.Row:
+        return [name, kind, phase, flops if shape else 0.0, read, written, bits, shape, 0.0, [], []]
+
+    return [
+        made("mul", POINTWISE, queries, queries),
+        made("bmm", PRODUCT, queries + values, weights * size, (count, length, keys, width, 1)),
+        made("_to_copy", POINTWISE, weights * size, weights * 4),
+        made("_softmax", REDUCTION, weights * 4, weights * 4),
+        made("_to_copy", POINTWISE, weights * 4, weights * size),
+        made("bmm", PRODUCT, weights * size + values, queries, (count, length, width, keys, 1)),
+    ]
 
 
 def trace(

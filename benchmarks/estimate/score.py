@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.estimate import networks, trainings
-from benchmarks.estimate.fit import Columns, Measured, measured, told
+from benchmarks.estimate.fit import Columns, Measured, measured, other, told
 from benchmarks.estimate.measured import COMPILED, EAGER, SETTINGS, held_out, published, steps
 from benchmarks.estimate.networks import Trace
+from benchmarks.estimate.others import ONLY_SCORED
 from turbofix.estimate import step
 from turbofix.estimate.cards import cards, constants
 from turbofix.estimate.recording import Recording, Update, operation_of
@@ -69,6 +70,22 @@ def absolute(folder: Path, traces: Sequence[Trace]) -> list[Score]:
                 sum(inside) / len(inside),
             )
         )
+    return found
+
+
+def more() -> list[Score]:
+    """Other published trainings that were not fitted on: on other cards, and of other networks."""
+    rows = other(fitted=False)
+    groups = {
+        "BERT and WaveGlow, h100 and rtx4090": [each for each in rows if each.card.name in ONLY_SCORED],
+        "VGG and ResNet, volta, turing, a100": [each for each in rows if each.card.name not in ONLY_SCORED],
+    }
+    found = []
+    for what, some in groups.items():
+        kept = [each for each in some if step.estimate(each.trace.recording, each.card).step_ms]
+        inside = [_covers(each) for each in kept]
+        error = _median(Columns(kept).errors(constants()))
+        found.append(Score(f"train, {what}", len(kept), len(some) - len(kept), error, (), sum(inside) / len(inside)))
     return found
 
 
@@ -158,7 +175,7 @@ def mixed_ratio(folder: Path) -> tuple[list[str], list[Score]]:
             rows, numbers = networks.trace(one.model, one.inputs, one.loss, mixed=mixed)
             recording = Recording(
                 tuple(map(operation_of, rows)),
-                (Update("AdamW", len(numbers), sum(numbers), 4, False, True),),
+                (Update("AdamW", -(-len(numbers) // one.batches), sum(numbers) // one.batches, 4, False, True),),
                 tf32=row.tf32,
                 tf32_convolutions=row.tf32,
             )

@@ -2,11 +2,13 @@
 
 ResNet-50 (He et al. 2015), SSD with its first stages on 300 pixels (Liu et al. 2016), Jasper 10×5 with dense residuals
 (Li et al. 2019; 16.7 s of sound at most, 100 frames a second), FastPitch (Łańcucki 2021; sentences of LJSpeech, 6.6 s
-and 100 letters in the mean).
+in the mean). A batch of sounds is as long as its longest: that is computed with, while a published rate counts the
+frames that there are. Where gradients are added up over several batches, each pays for its part of the update.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,23 +19,31 @@ from torch.nn import functional
 from benchmarks.estimate.networks import timm_of
 
 BOXES, CLASSES = 8732, 81
-FRAMES, LETTERS = 566, 100
+FRAMES = 566
+LONGEST, LETTERS = 870, 187
+"""Frames of a sentence of LJSpeech in the mean, and frames and letters of the longest."""
 
 
 class Training(NamedTuple):
-    """A model, its inputs and loss; ``last`` says channels-last, ``per_step`` what is counted in a batch of one."""
+    """A model, its inputs and loss; ``last`` says channels-last, ``per_step`` what is counted in a batch of one.
+
+    ``batches`` are those that one update is for.
+    """
 
     model: nn.Module
     inputs: Callable[[], tuple[Any, ...]]
     loss: Callable[[Any], Tensor]
     last: bool = False
     per_step: int = 1
+    batches: int = 1
 
 
 def training(name: str, batch: int) -> Training:
     """The training of a row of the table, by the beginning of its name."""
     makers = {"ResNet-50": _resnet, "SSD300": _ssd, "FastPitch": _fastpitch, "Jasper": _jasper}
-    return makers[name.split(" ", maxsplit=1)[0]](batch)
+    batches = re.search(r"accumulation (\d+)", name)
+    made = makers[name.split(" ", maxsplit=1)[0]](batch)
+    return made._replace(batches=int(batches[1])) if batches else made
 
 
 def _classes(count: int) -> Tensor:
@@ -182,6 +192,6 @@ def _fastpitch(batch: int) -> Training:
         return wrong + sum(((each.float() ** 2).mean() for each in guesses), start=torch.zeros(()))
 
     def inputs() -> tuple[Tensor, Tensor]:
-        return torch.zeros(batch, LETTERS, dtype=torch.long), torch.zeros(batch, FRAMES, dtype=torch.long)
+        return torch.zeros(batch, LETTERS, dtype=torch.long), torch.zeros(batch, LONGEST, dtype=torch.long)
 
     return Training(_FastPitch(), inputs, loss, per_step=FRAMES)

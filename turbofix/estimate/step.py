@@ -22,7 +22,7 @@ PARTS = ("data", "transfer", "forward", "backward", "optimizer", "syncs", "other
 DATA, HOST, COMPUTE, MEMORY, UNKNOWN = "data", "host", "compute", "memory", "unknown"
 
 FITTED = "rtx3090"
-"""The card whose measurements the constants were fitted to, in mixed precision."""
+"""The card that most of the measurements that the constants were fitted to are of, in mixed precision."""
 
 # A copy that waits goes through a buffer of pinned memory, at about half the speed.
 PAGEABLE = 0.5
@@ -123,7 +123,8 @@ def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
     parts = {name: parts.get(name, 0.0) * 1e3 for name in PARTS}
     total = sum(parts.values())
     fixed = data * 1e3
-    spread = fitted["spread_same" if card.name == FITTED else "spread_other"]
+    trains = any(each.phase == "backward" for each in recording.operations)
+    spread = fitted["spread_other" if card.name != FITTED else "spread_train" if trains else "spread_infer"]
     wide = sum(each.flops for each in recording.operations if each.bits > 16)
     flops = sum(each.flops for each in recording.operations)
     widen = math.exp(max(spread, fitted["spread_full"]) if wide > flops / 2 else spread)
@@ -153,7 +154,8 @@ def compared(before: Estimate, after: Estimate) -> Estimate:
     ratio = before.step_ms.median / after.step_ms.median
     if before.samples and after.samples:
         ratio *= after.samples / before.samples
-    widen = math.exp(constants()["spread_ratio"] * min(abs(math.log(ratio)) / math.log(2), 1.0))
+    # what changes is many parts, each off by itself: their squares add up
+    widen = math.exp(constants()["spread_ratio"] * math.sqrt(abs(math.log2(ratio))))
     found = Interval(ratio, ratio / widen, ratio * widen)
     values = vars(after) | {"speedup": found}
     return Estimate(**values)

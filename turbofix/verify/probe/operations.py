@@ -67,10 +67,10 @@ Row = list[Any]
 """``[name, kind, phase, flops, bytes read, bytes written, bits, shape, turned, inputs, outputs]``.
 
 ``bits`` are those of a number that is computed with (16, 32, 64). ``shape`` is that of a product: how many there are,
-the rows, the columns, the channels that are summed over, and the size of the kernel (a convolution is taken as the
-product that it amounts to); empty for what is none. ``turned`` are the bytes that a convolution in channels-first has
-to turn round where the tensor cores are used. ``inputs`` and ``outputs`` are pairs of a memory's number and the bytes
-of it that are touched.
+the rows, the columns, the channels that are summed over, the size of the kernel, and of a convolution the dimensions
+that it goes over (it is taken as the product that it amounts to); empty for what is none. ``turned`` are the bytes that
+a convolution in channels-first has to turn round where the tensor cores are used. ``inputs`` and ``outputs`` are pairs
+of a memory's number and the bytes of it that are touched.
 """
 
 
@@ -193,7 +193,7 @@ def _convolution(name: str, args: Any, made: list[Tensor]) -> tuple[str, float, 
     rows = places.numel() // max(places.shape[1], 1)
     inside, kernel = weight.shape[1], math.prod(weight.shape[2:])
     flops = 2.0 * rows * weight.numel() * times
-    shape = [groups, rows, weight.shape[0] // groups, inside, kernel]
+    shape = [groups, rows, weight.shape[0] // groups, inside, kernel, image.ndim - 2]
     kind = CONVOLUTION if groups == 1 else DEPTHWISE if inside == 1 else GROUPED
     last = image.ndim == 4 and image.is_contiguous(memory_format=torch.channels_last) and not image.is_contiguous()
     sizes = [float(each.numel() * each.element_size()) for each in (image, output)]
