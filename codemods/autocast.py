@@ -39,7 +39,7 @@ Risk
 
 Measured
     bfloat16 over TF32 on an A100: GPT-2 124M 1.11 times (Karpathy) and 1.60 times (Raschka); ResNet-50 938 to 2470
-    images/s over float32 (NVIDIA DeepLearningExamples).
+    images/s over TF32 (published by NVIDIA).
 """
 
 from __future__ import annotations
