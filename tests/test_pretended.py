@@ -169,3 +169,26 @@ def test_the_memory_of_a_step_is_counted(run: Run, tmp_path: Path) -> None:
     least = 3 * 3 * weight + 4 * result + 2 * result
     most = 3 * 4 * weight + 5 * result + 3 * result
     assert least < found["memory_bytes"]["peak"] < most
+
+
+FOREIGN = """
+import torch
+
+@torch.library.custom_op("mine::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+scaled.register_fake(lambda x: torch.empty_like(x))
+scaled.register_autograd(lambda ctx, grad: grad * 2)
+net = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    scaled(net(torch.ones(4096, 512, device="cuda"))).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_operations_that_are_not_torchs_own_have_no_estimate(run: Run, tmp_path: Path) -> None:
+    found, _ = profiled(run, tmp_path, FOREIGN)
+    assert found["estimate"]["step_ms"] is None
+    assert found["estimate"]["refused"] == "it runs operations of its own (mine::scaled), of which nothing is known"

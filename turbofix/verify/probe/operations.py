@@ -60,6 +60,9 @@ _RECURRENT = frozenset(
     {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
 )
 
+# of torch, or of its packages: what they take is small beside a network
+_OWN = frozenset({"aten", "prim", "prims", "inductor", "profiler", "torchvision", "torchaudio", "quantized"})
+
 _weak: Any = StorageWeakRef  # untyped in torch
 _Mode: Any = dispatch.TorchDispatchMode  # untyped in torch
 
@@ -94,6 +97,8 @@ class Operations(_Mode):  # type: ignore[misc]
         self.phase = "forward"
         self.paused = False
         self.reads: list[tuple[str, tuple[str, int] | None]] = []
+        self.foreign: set[str] = set()
+        """Operations that are not torch's own."""
         self._where, self._on_host, self._on_gpu = where, on_host, on_gpu
         self._numbers: dict[Any, int] = {}
         self.peak = 0
@@ -113,6 +118,8 @@ class Operations(_Mode):  # type: ignore[misc]
             self.reads.append((name, self._where() if self._where is not None else None))
         if name in _FREE or func.is_view:
             return
+        if func.namespace not in _OWN:
+            self.foreign.add(f"{func.namespace}::{name}")
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         made = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
         if not any(map(self._on_gpu, (*given, *made))) if self._on_gpu is not None else not given and not made:

@@ -326,9 +326,21 @@ class Tally:
             "tf32_convolutions": _allowed(lambda: cudnn.allow_tf32),
             "compiled": self._compiles,
             "memory": self._operations.peak + self._kept if remap.pretended is not None else None,
-            "refused": None if self._on_gpu() else "the script computes on the CPU, and a GPU would have nothing to do",
+            "refused": self._refused(),
             "measured": {"step": took, "waited": self._waited},
         }
+
+    def _refused(self) -> str | None:
+        """Why there can be no estimate."""
+        if not self._on_gpu():
+            return "the script computes on the CPU, and a GPU would have nothing to do"
+        if self._operations.foreign:
+            names = ", ".join(sorted(self._operations.foreign))
+            return f"it runs operations of its own ({names}), of which nothing is known"
+        distributed: Any = torch.distributed
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            return "it trains on several GPUs, and what they say to each other is not counted"
+        return None
 
     def _on_gpu(self) -> bool:
         groups = self._leading.param_groups
