@@ -63,6 +63,9 @@ def test_attention_in_one_kernel_is_one_operation() -> None:
     operations = recorded(lambda: nn.functional.scaled_dot_product_attention(query, query, query).sum())
     once = 2 * 2 * 4 * 64 * 64 * (32 + 32)
     assert flops(operations, "attention") == once * 3.5
+    attend = nn.functional.scaled_dot_product_attention
+    causal = recorded(lambda: attend(query, query, query, is_causal=True).sum())
+    assert flops(causal, "attention") == once * 3.5 / 2  # what lies ahead is left out
 
 
 def test_what_is_expanded_lies_in_memory_once() -> None:

@@ -19,7 +19,7 @@ def figures(profile: Profile) -> dict[str, float | str | None]:
     found: dict[str, float | str | None] = {f"perf/{name}_time": ms * 1e-3 for name, ms in profile.step_ms.items()}
     found["perf/step_time"] = found.pop("perf/total_time")
     found["perf/mfu"] = profile.estimate.utilisation
-    found["perf/samples_per_second"] = profile.samples_per_second
+    found["perf/samples_per_second"] = profile.throughput
     found["perf/estimated_on"] = None if profile.measured else profile.estimate.gpu
     return found
 

@@ -18,7 +18,8 @@ from turbofix.engine.project import shown
 from turbofix.records import dataclass
 from turbofix.report import charts, diff
 from turbofix.report.charts import Chart
-from turbofix.report.profile import BOUNDS, memory_in_words
+from turbofix.report.profile import BOUNDS
+from turbofix.report.profile import facts as known
 from turbofix.report.verification import headline, isolation_in_words, speed_in_words
 
 if TYPE_CHECKING:
@@ -98,12 +99,7 @@ def of_profile(found: Profile, request: Request) -> str:
     facts = [("script", " ".join([shown(request.script), *request.args])), ("figures", how)]
     if estimate.step_ms is not None:
         facts.append(("a step takes", f"{estimate.step_ms.in_words} ms"))
-    if found.samples_per_second is not None:
-        facts.append(("samples a second", f"{found.samples_per_second:,.0f}"))
-    if estimate.utilisation is not None:
-        facts.append(("MFU", f"{estimate.utilisation:.0%} of the card's peak in products, convolutions and attention"))
-    if found.memory:
-        facts.append(("memory", memory_in_words(found)))
+    facts += known(found)
     if found.whole is not None and found.whole.speedup is not None:
         facts.append(
             ("with all changes", f"{found.whole.speedup.as_factor} · {found.whole.step_ms_in_words} (estimated)")

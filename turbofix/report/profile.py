@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from turbofix.report.text import Style
@@ -23,6 +24,22 @@ _BAR = 30  # characters
 def render_json(profile: Profile) -> str:
     """The JSON document of the contract."""
     return json.dumps(profile.to_json(), indent=2, ensure_ascii=False) + "\n"
+
+
+def facts(profile: Profile) -> Iterator[tuple[str, str]]:
+    """What else is known of a step: a name and a figure with its unit."""
+    yield "GPU busy", f"{profile.busy:.0%} of the time"
+    if profile.throughput is not None:
+        yield (
+            "samples",
+            f"{profile.throughput:,.3g} a second"
+            if profile.throughput < 1000
+            else f"{profile.throughput:,.0f} a second",
+        )
+    if profile.estimate.utilisation is not None:
+        yield "MFU", f"{profile.estimate.utilisation:.0%} of the card's peak in products, convolutions and attention"
+    if profile.memory:
+        yield "memory", memory_in_words(profile)
 
 
 def memory_in_words(profile: Profile) -> str:
@@ -51,11 +68,8 @@ def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (fro
         how = "measured" if profile.measured or name == "data" else f"estimated, {estimate.gpu}"
         lines.append(f"  {name:<10}{ms:9.3f} ms {ms / total:4.0%}  {bar} {style.paint(how, 'dim')}")
     lines.append(f"  {'a step':<10}{total:9.3f} ms")
-    if estimate.utilisation is not None:
-        words = f"{estimate.utilisation:.0%} of the card's peak in products, convolutions and attention"
-        lines += ["", style.wrap(words, 2, "MFU  ")]
-    if profile.memory:
-        lines += ["", style.wrap(memory_in_words(profile), 2, "memory ")]
+    lines.append("")
+    lines += [style.wrap(words, 2, f"{name:<9}") for name, words in facts(profile)]
     if estimate.refused:
         lines += ["", style.wrap(f"{estimate.refused}: take the parts as a picture, not as figures", 2, "note ")]
     if profile.causes:

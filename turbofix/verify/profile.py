@@ -69,6 +69,20 @@ class Profile:
         return {name: parts.get(name, 0.0) for name in PARTS} | {"total": sum(parts.values())}
 
     @property
+    def busy(self) -> float:
+        """The share of the step in which the GPU computes."""
+        parts = self.step_ms
+        return (parts["forward"] + parts["backward"] + parts["optimizer"]) / parts["total"] if parts["total"] else 0.0
+
+    @property
+    def throughput(self) -> float | None:
+        """Samples a second: measured, or else as estimated; None where neither is known."""
+        if self.samples_per_second is not None or self.measured:
+            return self.samples_per_second
+        step, samples = self.estimate.step_ms, self.estimate.samples
+        return samples / (step.median * 1e-3) if step is not None and samples else None
+
+    @property
     def memory(self) -> int | None:
         """The most bytes that tensors on the GPU take at once: measured, or else those that were counted."""
         return self.peak_memory if self.peak_memory is not None else self.recording.memory
@@ -91,7 +105,8 @@ class Profile:
                 for (path, line), count in reads.items()
             ],
             "memory_bytes": {"peak": self.memory, "reserved": None},
-            "samples_per_second": self.samples_per_second,
+            "samples_per_second": self.throughput,
+            "gpu_busy": self.busy,
             "mfu": self.estimate.utilisation,
             "causes": [
                 {"name": each.name, "ms": each.ms, "sentence": each.sentence, "codemods": list(each.codemods)}

@@ -179,7 +179,7 @@ def _work(
     if name in _CONVOLUTIONS:
         return _convolution(name, args, made)
     if "scaled_dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
-        return _attention(name, given)
+        return _attention(name, given, causal=_causal(func, args))
     if name in _RECURRENT:
         return _recurrent(name, given)
     if torch.Tag.pointwise in func.tags or name in ("copy_", "_to_copy", "clone", "fill_", "zero_", "native_dropout"):
@@ -210,13 +210,20 @@ def _convolution(name: str, args: Any, made: list[Tensor]) -> tuple[str, float, 
     return kind, flops, shape, turned
 
 
-def _attention(name: str, given: list[Tensor]) -> tuple[str, float, list[int], float]:
+def _causal(func: Any, args: Any) -> bool:
+    """Whether attention looks back only: its one kernel leaves out what lies ahead."""
+    names = [each.name for each in func._schema.arguments]
+    place = names.index("is_causal") if "is_causal" in names else len(args)
+    return place < len(args) and bool(args[place])
+
+
+def _attention(name: str, given: list[Tensor], *, causal: bool) -> tuple[str, float, list[int], float]:
     backward = "backward" in name
     query, key, value = given[1:4] if backward else given[:3]
     length, other = query.shape[-2], key.shape[-2]
     flops = 2.0 * math.prod(query.shape[:-2]) * length * other * (query.shape[-1] + value.shape[-1])
     shape = [math.prod(query.shape[:-2]), length, other, query.shape[-1], 1]
-    return ATTENTION, flops * (2.5 if backward else 1.0), shape, 0.0
+    return ATTENTION, flops * (2.5 if backward else 1.0) * (0.5 if causal else 1.0), shape, 0.0
 
 
 def _recurrent(name: str, given: list[Tensor]) -> tuple[str, float, list[int], float]:
