@@ -63,8 +63,8 @@ class Interval:
 class Estimate:
     """What a step takes on a card. ``step_ms`` is None where it is ``refused``, with the reason.
 
-    ``parts`` are milliseconds by the names of ``PARTS``, as far as they are known where the whole is not. ``speedup``
-    is that over another program, ``None`` where there is none to tell.
+    ``parts`` are milliseconds by the names of ``PARTS``, as far as they are known where the whole is not; ``kernels``
+    are those that the host starts. ``speedup`` is that over another program, ``None`` where there is none to tell.
     """
 
     gpu: str
@@ -75,6 +75,7 @@ class Estimate:
     samples: int | None = None
     flops: float = 0.0
     peak: float = 0.0
+    kernels: int = 0
     speedup: Interval | None = None
 
     @property
@@ -144,7 +145,7 @@ def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
         rest = total - fixed
         step = Interval(total, fixed + rest / widen, fixed + max(rest * widen, host_high * 1e3))
     peak = max((clock.peak(each, card, recording) for each in recording.operations if each.flops), default=0.0)
-    return Estimate(card.name, step, bound, refused, parts, recording.samples, flops, peak)
+    return Estimate(card.name, step, bound, refused, parts, recording.samples, flops, peak, starts)
 
 
 def compared(before: Estimate, after: Estimate) -> Estimate:

@@ -84,6 +84,9 @@ def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (fro
         speedup = advice.estimate.speedup if advice.estimate else None
         if speedup:
             lines.append(style.wrap(speedup.as_factor, 4, f"{advice.codemod:<18}"))
+        elif advice.estimate and advice.estimate.kernels != advice.kernels:
+            words = f"{advice.estimate.kernels:,} kernels are started, not {advice.kernels:,}; no figure"
+            lines.append(style.wrap(words, 4, f"{advice.codemod:<18}"))
         else:
             unknown.setdefault(advice.why_not or "the step before it has none", []).append(advice.codemod)
     for why, names in unknown.items():

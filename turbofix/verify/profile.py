@@ -26,11 +26,15 @@ SAME_DATA = 2.0
 
 @dataclass(frozen=True)
 class Advice:
-    """What a codemod would bring by the estimate, on top of those before it; ``why_not`` says why that is not known."""
+    """What a codemod would bring by the estimate, on top of those before it; ``why_not`` says why that is not known.
+
+    ``kernels`` are those that the host starts before the change.
+    """
 
     codemod: str
     estimate: Estimate | None
     why_not: str | None = None
+    kernels: int = 0
 
     @property
     def gain(self) -> float:
@@ -157,7 +161,7 @@ def estimated(
             recording = replace(recording, loading=loading)
         loading = recording.loading
         now = step.estimate(recording, card)
-        found.append(Advice(name, step.compared(last, now), now.refused))
+        found.append(Advice(name, step.compared(last, now), now.refused, last.kernels))
         last, whole = now, step.compared(before, now)
     return found, whole if stages else None
 
