@@ -192,3 +192,46 @@ def test_operations_that_are_not_torchs_own_have_no_estimate(run: Run, tmp_path:
     found, _ = profiled(run, tmp_path, FOREIGN)
     assert found["estimate"]["step_ms"] is None
     assert found["estimate"]["refused"] == "it runs operations of its own (mine::scaled), of which nothing is known"
+
+
+RECURRENT = """
+import sys
+import torch
+from torch import nn
+
+here = torch.device("cuda" if sys.argv[1] == "gpu" else "cpu")
+net = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[sys.argv[2]](64, 128, 2, batch_first=True, bidirectional=True)
+net = net.to(here)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    x = torch.ones(16, 50, 64, device=here)
+    if sys.argv[3] == "packed":
+        out, state = net(nn.utils.rnn.pack_padded_sequence(x, torch.full((16,), 50), batch_first=True))
+        out, lengths = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
+    else:
+        out, state = net(x)
+    states = state if isinstance(state, tuple) else (state,)
+    assert out.shape == (16, 50, 256) and [each.shape for each in states] == [(4, 16, 128)] * len(states)
+    out.mean().backward()
+    assert all(each.grad is not None and each.grad.shape == each.shape for each in net.parameters())
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+def test_recurrent_layers_are_one_operation_there_and_back(run: Run, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "train.py").write_text(RECURRENT)
+    options = ("--output-format", "json", "--device", "cpu", "--select", "tf32", "-v")
+    ran = run("profile", "train.py", *options, "--", "gpu", kind, "plain")
+    assert "again with numbers" not in ran.err
+    causes = {each["name"]: each["sentence"] for each in json.loads(ran.out)["causes"]}
+    assert causes["precision"] == "2 products are computed in float32"
+    # one after another: fifty steps of two layers, and each weight of both directions meets each of them
+    found = json.loads(ran.out)
+    gates = {"lstm": 4, "gru": 3, "rnn": 1}[kind]
+    weights = 2 * gates * (64 * 128 + 128 * 128 + 256 * 128 + 128 * 128)
+    flops = found["mfu"] * found["estimate"]["step_ms"]["median"] * 1e-3 * 19.5e12 if found["mfu"] else None
+    assert flops is None or flops == pytest.approx(3 * 2 * 16 * 50 * weights, rel=0.01)
+    assert found["step_ms"]["forward"] > 100 * 0.005
+    ran = run("profile", "train.py", *options, "--", "gpu", kind, "packed")
+    assert ran.code == 0, ran.err

@@ -17,6 +17,7 @@ from turbofix.estimate.recording import (
     OTHER,
     POINTWISE,
     PRODUCT,
+    RECURRENT,
     REDUCTION,
     Operation,
     Recording,
@@ -26,6 +27,7 @@ TILE = 128  # rows and columns of a product that one multiprocessor computes at 
 ALIGNED = 8  # numbers: tensor cores take columns and channels in groups of so many
 MEMORY = {
     PRODUCT: "product_memory",
+    RECURRENT: "product_memory",
     CONVOLUTION: "convolution_memory",
     GROUPED: "product_memory",
     ATTENTION: "product_memory",
@@ -34,7 +36,13 @@ MEMORY = {
     REDUCTION: "reduction_memory",
     OTHER: "other_memory",
 }
-ARITHMETIC = {PRODUCT: "product", CONVOLUTION: "convolution", GROUPED: "convolution", ATTENTION: "attention"}
+ARITHMETIC = {
+    PRODUCT: "product",
+    RECURRENT: "product",
+    CONVOLUTION: "convolution",
+    GROUPED: "convolution",
+    ATTENTION: "attention",
+}
 
 
 def peak(operation: Operation, card: Card, recording: Recording) -> float:
@@ -57,7 +65,12 @@ def on_tensor_cores(operation: Operation, card: Card, recording: Recording) -> b
 def seconds(operation: Operation, card: Card, recording: Recording, constants: Mapping[str, float]) -> float:
     """What the card takes for an operation, the start of its kernel included."""
     arithmetic, memory, turning = parts(operation, card, recording, constants)
-    return max(arithmetic, memory) + turning + constants["kernel"] * 1e-6
+    return max(arithmetic, memory) + turning + constants["kernel"] * 1e-6 * in_a_row(operation)
+
+
+def in_a_row(operation: Operation) -> int:
+    """Kernels of an operation that wait for each other: a recurrent layer has one for each step of its sequences."""
+    return operation.shape[0] if operation.kind == RECURRENT else 1
 
 
 def parts(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from turbofix.records import dataclass
 
 PRODUCT, CONVOLUTION, DEPTHWISE, GROUPED, ATTENTION = "product", "convolution", "depthwise", "grouped", "attention"
+RECURRENT = "recurrent"
 POINTWISE, REDUCTION, OTHER = "pointwise", "reduction", "other"
 
 
@@ -16,8 +17,9 @@ class Operation(NamedTuple):
     """One operation of torch (aten), in the order of the step.
 
     ``read`` and ``written`` are bytes, ``bits`` those of the numbers that it computes with, ``shape`` that of a product
-    (how many, rows, columns, channels that are summed over, size of the kernel). ``turned`` are the bytes that a
-    convolution in channels-first has to turn round for the tensor cores. ``inputs`` and ``outputs`` are pairs of a
+    (how many, rows, columns, channels that are summed over, size of the kernel; of a recurrent layer first the steps
+    that wait for each other). ``turned`` are the bytes that a convolution in channels-first has to turn round for the
+    tensor cores. ``inputs`` and ``outputs`` are pairs of a
     memory's number and the bytes of it.
     """
 

@@ -8,7 +8,7 @@ be real ones or fake ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ _aten: Any = torch.ops.aten
 
 # of an operation's row: what it is for the clock of a GPU
 PRODUCT, CONVOLUTION, DEPTHWISE, GROUPED, ATTENTION = "product", "convolution", "depthwise", "grouped", "attention"
+RECURRENT = "recurrent"
 POINTWISE, REDUCTION, OTHER = "pointwise", "reduction", "other"
 
 # No work of a GPU: views, and what only asks. What is a view by its schema is known without a name.
@@ -56,9 +57,7 @@ _PLACES = {
 # The host waits for their result: a number, or a size.
 _READS = frozenset({"_local_scalar_dense", "item", "nonzero", "masked_select", "equal", "is_nonzero"})
 _CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_backward"})
-_RECURRENT = frozenset(
-    {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
-)
+_RECURRENT = frozenset({"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"})
 
 # of torch, or of its packages: what they take is small beside a network
 _OWN = frozenset({"aten", "prim", "prims", "inductor", "profiler", "torchvision", "torchaudio", "quantized"})
@@ -134,6 +133,16 @@ class Operations(_Mode):  # type: ignore[misc]
             read *= 2
         self.rows.append([name, kind, self.phase, flops, read, written, bits, shape, turned, inputs, outputs])
 
+    def note(self, name: str, steps: int, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+        """Write down an operation of a recurrent layer, which did not pass here."""
+        if self.paused:
+            return
+        inputs, outputs = [self._touched(each) for each in given], [self._touched(each) for each in made]
+        read, written = (float(sum(size for _, size in some)) for some in (inputs, outputs))
+        flops, shape = recurrent(name, given, steps)
+        bits = made[0].element_size() * 8 if "backward" not in name else _bits(given)
+        self.rows.append([name, RECURRENT, self.phase, flops, read, written, bits, shape, 0.0, inputs, outputs])
+
     def _touched(self, tensor: Tensor) -> tuple[int, int]:
         """The number of a tensor's memory, and how many bytes of it are touched: what is expanded lies there once."""
         size = tensor.element_size()
@@ -181,7 +190,7 @@ def _work(
     if "scaled_dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
         return _attention(name, given, causal=_causal(func, args))
     if name in _RECURRENT:
-        return _recurrent(name, given)
+        return RECURRENT, *recurrent(name, given, given[0].shape[0]), 0.0
     if torch.Tag.pointwise in func.tags or name in ("copy_", "_to_copy", "clone", "fill_", "zero_", "native_dropout"):
         return POINTWISE, 0.0, [], 0.0
     return (REDUCTION if name in _REDUCTIONS else OTHER), 0.0, [], 0.0
@@ -226,10 +235,13 @@ def _attention(name: str, given: list[Tensor], *, causal: bool) -> tuple[str, fl
     return ATTENTION, flops * (2.5 if backward else 1.0) * (0.5 if causal else 1.0), shape, 0.0
 
 
-def _recurrent(name: str, given: list[Tensor]) -> tuple[str, float, list[int], float]:
-    """Every weight meets every step of every sequence once, and twice on the way back."""
+def recurrent(name: str, given: Sequence[Tensor], steps: int) -> tuple[float, list[int]]:
+    """FLOPs and shape of recurrent layers; ``given`` are the sequences, and among the rest the weights.
+
+    Every weight meets every step of every sequence once, and twice on the way back.
+    """
     image = given[0]
     rows = math.prod(image.shape[:-1])
-    weights = sum(each.numel() for each in given[1:5] if each.ndim == 2)
-    shape = [1, rows, weights // max(image.shape[-1], 1), image.shape[-1], 1]
-    return PRODUCT, 2.0 * rows * weights * (2 if "backward" in name else 1), shape, 0.0
+    weights = sum(each.numel() for each in given[1:] if each.ndim == 2)
+    shape = [steps, rows, weights // max(image.shape[-1], 1), image.shape[-1], 1]
+    return 2.0 * rows * weights * (2 if "backward" in name else 1), shape

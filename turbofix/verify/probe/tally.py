@@ -25,7 +25,7 @@ from torch.utils import _python_dispatch as dispatch
 from torch.utils.data import dataloader as loading
 from torch.utils.data._utils import fetch as fetching
 
-from . import processes, remap
+from . import processes, recurrent, remap
 from .neutral import batch_size
 from .operations import Operations
 from .patching import wrap
@@ -134,6 +134,8 @@ class Tally:
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         remap.listener = self._moved
+        if remap.pretended is not None:
+            recurrent.install(lambda *told: self._operations.note(*told) if self._recording else None)
         wide: Any = AsOnCuda()
         wide.__enter__()
 
