@@ -235,3 +235,4 @@ def test_recurrent_layers_are_one_operation_there_and_back(run: Run, tmp_path: P
     assert found["step_ms"]["forward"] > 100 * 0.005
     ran = run("profile", "train.py", *options, "--", "gpu", kind, "packed")
     assert ran.code == 0, ran.err
+    assert "again with numbers" not in ran.err

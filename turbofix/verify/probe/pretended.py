@@ -35,6 +35,8 @@ class Pretended(_Mode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _aten._local_scalar_dense.default:
             return _number(args[0].dtype)
+        if func is _aten._pack_padded_sequence.default and not is_pretended(args[1]):
+            return _packed(*args)
         if self._inside:
             return super().__torch_dispatch__(func, types, args, kwargs or {})
         began, self._inside = time.perf_counter(), True
@@ -63,6 +65,12 @@ def _number(dtype: torch.dtype) -> float | int | bool:
     if dtype is torch.bool:
         return False
     return 1.0 if dtype.is_floating_point else 1
+
+
+def _packed(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """Sequences without their padding, and how many go on at each step: the host knows the lengths."""
+    left = torch.tensor([int((lengths > step).sum()) for step in range(int(lengths.max()))])
+    return padded.new_empty((int(lengths.sum()), *padded.shape[2:])), left
 
 
 def is_pretended(tensor: Tensor) -> bool:
