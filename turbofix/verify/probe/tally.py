@@ -168,16 +168,17 @@ class Tally:
     def _fetch_here(self, iterator: Any) -> None:
         """Have items that worker processes make made here once more, while those stand still: that time counts."""
         workers, indices = getattr(iterator, "_workers", ()), getattr(iterator, "_turbofix_indices", None)
-        if not workers or indices is None or iterator._dataset_kind != loading._DatasetKind.Map:
+        stops, goes_on = getattr(signal, "SIGSTOP", None), getattr(signal, "SIGCONT", None)
+        if not workers or indices is None or stops is None or iterator._dataset_kind != loading._DatasetKind.Map:
             return
         given = iterator._dataset, iterator._auto_collation, iterator._collate_fn, iterator._drop_last
         for worker in workers:
-            os.kill(worker.pid, signal.SIGSTOP)
+            os.kill(worker.pid, stops)
         with contextlib.suppress(Exception):  # what only a worker can make
             fetcher: Any = fetching._MapDatasetFetcher(*given)
             fetcher.fetch(indices)
         for worker in workers:
-            os.kill(worker.pid, signal.SIGCONT)
+            os.kill(worker.pid, goes_on)
 
     def _fetching(self, original: Any) -> Callable[..., Any]:
         def fetch(fetcher: Any, indices: Any) -> Any:
