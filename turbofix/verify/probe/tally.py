@@ -168,7 +168,8 @@ class Tally:
     def _fetch_here(self, iterator: Any) -> None:
         """Have items that worker processes make made here once more, while those stand still: that time counts."""
         workers, indices = getattr(iterator, "_workers", ()), getattr(iterator, "_turbofix_indices", None)
-        stops, goes_on = getattr(signal, "SIGSTOP", None), getattr(signal, "SIGCONT", None)
+        stops: Any = getattr(signal, "SIGSTOP", None)
+        goes_on: Any = getattr(signal, "SIGCONT", None)
         if not workers or indices is None or stops is None or iterator._dataset_kind != loading._DatasetKind.Map:
             return
         given = iterator._dataset, iterator._auto_collation, iterator._collate_fn, iterator._drop_last
