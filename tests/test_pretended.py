@@ -247,3 +247,26 @@ def test_sizes_may_depend_on_whole_numbers_and_masks_of_a_batch(run: Run, tmp_pa
     assert "again with numbers" not in said
     seconds = found["estimate"]["step_ms"]["median"] * 1e-3
     assert found["mfu"] == pytest.approx(3 * 2 * 32 * 200 * 256 * 20_000 / seconds / 19.5e12, rel=0.01)
+
+
+BY_DEFAULT = """
+import torch
+torch.set_default_device("cuda")
+net = torch.nn.Linear(4096, 4096)
+optimizer = torch.optim.Adam(net.parameters())
+assert torch.get_default_device() == net.weight.device == torch.device("cuda", 0)
+data = torch.utils.data.TensorDataset(torch.randn(2048, 4096))
+generator = torch.Generator(device="cuda")
+for (x,) in torch.utils.data.DataLoader(data, batch_size=1024, shuffle=True, generator=generator):
+    assert x.device.type == "cuda" and torch.zeros(3, device="cpu").device.type == "cpu"
+    net(x).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_tensors_are_made_on_the_gpu_by_default(run: Run, tmp_path: Path) -> None:
+    found, said = profiled(run, tmp_path, BY_DEFAULT)
+    assert "again with numbers" not in said
+    assert found["estimate"]["refused"] is None
+    seconds = found["estimate"]["step_ms"]["median"] * 1e-3
+    assert found["mfu"] == pytest.approx(2 * 2 * 1024 * 4096 * 4096 / seconds / 19.5e12, rel=0.01)

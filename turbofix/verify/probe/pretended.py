@@ -3,9 +3,9 @@
 What lies on the host stays as it is, and so do the data and the time that they take. What goes to the GPU that is not
 there becomes one of torch's fake tensors, on which each operation only finds out what its result would look like, so
 that a step of a network too large for this machine can be written down in a second. Whole numbers and masks of a batch
-(labels, tokens, lengths) are kept beside, and what is computed of those alone is known: sizes may depend on it. Of
-what is not known, a number that is read is 1, or False, and all is finite. What depends on other numbers (sizes of
-what is chosen by a score) cannot be had like this, and raises.
+(labels, tokens, lengths) and single numbers are kept beside, and what is computed of those alone is known: sizes may
+depend on it. Of what is not known, a number that is read is 1, or False, and all is finite. What depends on other
+numbers (sizes of what is chosen by a score) cannot be had like this, and raises.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _known(tensor: Tensor) -> Tensor | None:
 def _is_kept(tensor: Tensor) -> bool:
     """Whether the numbers of such a tensor are kept where they are known."""
     whole = not tensor.is_floating_point() and not tensor.is_complex()
-    return whole and tensor.layout is torch.strided and tensor.numel() <= _LARGEST
+    return ((whole and tensor.numel() <= _LARGEST) or tensor.dim() == 0) and tensor.layout is torch.strided
 
 
 def _follow(func: Any, args: Any, kwargs: Any, result: Any) -> None:
