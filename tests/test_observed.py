@@ -122,6 +122,10 @@ def test_estimates_rank_and_take_the_place_of_what_others_measured(run: Run, tmp
 def test_an_observation_is_of_one_script(run: Run, tmp_path: Path) -> None:
     seen = write(tmp_path, observation())
     assert found(run, "other.py", "--observed", seen) == found(run, "other.py")
+    for command in ("analyze", "apply"):
+        warned = "warning: --observed tells of train.py, which is none of these scripts"
+        assert warned in run(command, "other.py", "--observed", seen).err
+        assert warned not in run(command, ".", "--observed", seen).err
     (tmp_path / "deeper").mkdir()
     (tmp_path / "deeper" / "seen.json").write_text(json.dumps(observation()))  # not there: beside the file instead
     (tmp_path / "deeper" / "train.py").write_text(SCRIPT)
@@ -129,7 +133,23 @@ def test_an_observation_is_of_one_script(run: Run, tmp_path: Path) -> None:
     assert found(run, "deeper/train.py", "--observed", "deeper/seen.json")["autocast"][0]["worth"] == "small"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"script": 3}', '{"script": "train.py", "settled": [{}]}'])
+UPSIDE_DOWN = {
+    "script": "train.py",
+    "advice": [{"codemod": "autocast", "estimate": {"gpu": "h100", "speedup": {"low": 2, "high": -1}}}],
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"script": 3}',
+        '{"script": "train.py", "settled": [{}]}',
+        json.dumps(UPSIDE_DOWN),
+    ],
+)
 def test_what_is_no_observation_is_told(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "seen.json").write_text(text)
     ran = run("analyze", "train.py", "--observed", "seen.json")

@@ -174,6 +174,22 @@ def test_a_page_is_asked_for_before_the_runs(run: Run, tmp_path: Path, monkeypat
     assert "2 steps" not in ran.err
 
 
+@pytest.mark.parametrize("option", ["--report", "--trace"])
+def test_the_folder_of_a_page_is_looked_for_before_the_runs(run: Run, tmp_path: Path, option: str) -> None:
+    (tmp_path / "train.py").write_text(PLANTED.read_text())
+    ran = run("profile", "train.py", option, "none/out.html", "--", "attention")
+    assert ran.code == 2
+    assert "error: none/out.html cannot be written: there is no folder none" in ran.err
+    assert "2 steps" not in ran.err
+
+
+def test_gradients_that_are_the_same_are_said_to_be(tmp_path: Path) -> None:
+    found, _ = example(tmp_path)
+    drawn = charts.gradients([replace(each, angle=0.0) for each in found.agreement])
+    assert drawn is not None
+    assert drawn.described.startswith("at most 0, ")
+
+
 def test_losses_that_are_no_numbers_are_drawn_all_the_same(tmp_path: Path) -> None:
     found, request = example(tmp_path)
     broken = [replace(each, after=math.nan, angle=math.nan) for each in found.agreement[:3]]

@@ -67,6 +67,30 @@ def test_the_planted_cause_comes_first(run: Run, tmp_path: Path, planted: str, c
         assert advice["sdpa"]["speedup"]["low"] > 1.5
 
 
+TUNED = """
+import torch
+net = torch.compile(torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.Linear(512, 512)).cuda())
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, fused=True)
+for step in range(3):
+    x = torch.ones(1024, 512, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+
+
+def test_a_cause_names_no_codemod_for_what_is_done_already(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TUNED)
+    found = {each["name"]: each for each in profiled(run, script)["causes"]}
+    assert {"host", "optimizer", "pointwise", "reads"} <= set(found)
+    named = {name for each in found.values() for name in each["codemods"]}
+    assert not named & {"compile-model", "autocast", "fused-optimizer", "adam-8bit"}
+    assert found["reads"]["sentence"] == "the host waits for the GPU once a step: train.py:11"
+
+
 def test_a_script_that_stops_is_told_in_a_sentence(run: Run, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\nraise ValueError('no data')\n")
     ran = run("profile", "train.py")

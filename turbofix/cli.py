@@ -402,7 +402,7 @@ def apply(  # noqa: PLR0913
     telling.show_problems(outcome, errors, verbose)
     if not quiet:
         summarize(outcome, written, write)
-        telling.advise(outcome, told=bool(outcome.texts))
+        telling.advise(outcome, chosen, told=bool(outcome.texts))
     if errors or outcome.errors:
         return FAILED
     return FOUND if pending and not exit_zero else CLEAN

@@ -122,11 +122,14 @@ def calibrated(python: str | None, output: telling.Output) -> int:
 
 
 def demand_packages(wanted: Wanted) -> None:
-    """``ConfigError`` where what writes a page or a log is not installed: better now than after the runs."""
+    """``ConfigError`` where what writes a page or a log is missing: better now than after the runs."""
     from importlib.util import find_spec
 
     from turbofix.report.log import NEEDS
 
+    for file in (wanted.page, wanted.trace):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ConfigError(f"{file} cannot be written: there is no folder {file.parent}")
     needs = [("--report", name) for name in ("jinja2", "matplotlib") if wanted.page is not None]
     needs += [("--log", name) for begins, name in NEEDS.items() if (wanted.log or "").startswith(begins)]
     missing = [(option, name) for option, name in needs if find_spec(name) is None]

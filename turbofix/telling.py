@@ -86,7 +86,7 @@ def told_findings(
     show_findings(outcome, output)
     show_problems(outcome, errors, output.verbose)
     if not output.quiet:
-        advise(outcome, told=output.format is Format.RICH and not output.statistics)
+        advise(outcome, chosen, told=output.format is Format.RICH and not output.statistics)
     if errors or outcome.errors:
         return FAILED
     return FOUND if outcome.fixable and not exit_zero else CLEAN
@@ -129,8 +129,11 @@ def show_problems(outcome: Outcome, errors: Sequence[SourceError], verbose: bool
         say(f"warning: a mistake of turbofix: {note if debug else note.partition(chr(10))[0]}")
 
 
-def advise(outcome: Outcome, *, told: bool) -> None:
+def advise(outcome: Outcome, chosen: Chosen, *, told: bool) -> None:
     """What the user may have got wrong; ``told``: the results say already what starts no training by itself."""
+    seen = chosen.observed
+    if seen is not None and not any(seen.speaks_of(report.path) for report in outcome.reports):
+        say(f"warning: --observed tells of {shown(seen.script)}, which is none of these scripts")
     for warning in outcome.warnings:
         say(f"warning: {warning}")
     for hint in () if told else project.hints(outcome):

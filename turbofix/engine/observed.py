@@ -73,6 +73,8 @@ def _gains(told: list[Mapping[str, Any]]) -> Iterator[tuple[str, Gain]]:
         estimate = each.get("estimate") or {}
         speedup = estimate.get("speedup")
         if speedup:
+            if not 0 < speedup["low"] <= speedup["high"]:
+                raise ValueError("no range of factors")
             source = f"estimated on {estimate['gpu']}, from the operations of this training's own step"
             yield each["codemod"], Gain(float(speedup["low"]), float(speedup["high"]), source, estimated=True)
 

@@ -50,12 +50,23 @@ def _waiting(recording: Recording, card: Card, found: Estimate) -> Iterator[Caus
     reads = Counter(_place(each.path, each.line) for each in recording.reads)
     if reads:
         places = ", ".join(f"{place} ({count} times)" if count > 1 else place for place, count in reads.most_common(3))
-        words = f"the host waits for the GPU {len(recording.reads)} times a step: {places}"
+        often = f"{len(recording.reads)} times" if len(recording.reads) > 1 else "once"
+        words = f"the host waits for the GPU {often} a step: {places}"
         yield Cause("reads", parts["syncs"], words, ("defer-item", "throttle-logging"))
     # what a kernel takes to begin with counts here, and not where it computes
     starting = parts["other"] + len(recording.operations) * constants()["kernel"] * 1e-3
     words = f"{len(recording.operations)} operations are started, many of them too small for the GPU"
-    yield Cause("host", starting, words, ("larger-batch", "compile-model", "fused-optimizer"))
+    yield Cause("host", starting, words, ("larger-batch", *_compiling(recording), *_fusing(recording)))
+
+
+def _compiling(recording: Recording) -> tuple[str, ...]:
+    """The codemod that compiles, where nothing is compiled yet."""
+    return () if recording.compiled else ("compile-model",)
+
+
+def _fusing(recording: Recording) -> tuple[str, ...]:
+    """The codemod for an update in one kernel, where there is one that is not."""
+    return ("fused-optimizer",) if any(not each.fused for each in recording.updates) else ()
 
 
 def _place(path: str | None, line: int | None) -> str:
@@ -71,10 +82,9 @@ def _computing(recording: Recording, card: Card) -> Iterator[Cause]:
         return (sum(clock.seconds(each, card, recording, fitted) for each in some) - starting) * 1e3
 
     spent = sum(updates.seconds(each, card, fitted)[0] for each in recording.updates) * 1e3
-    slow = [each for each in recording.updates if not each.fused]
     words = ", ".join(f"{each.kind} of {each.numbers / 1e6:.3g} million numbers" for each in recording.updates)
-    names = ("fused-optimizer",) if slow else ()
-    yield Cause("optimizer", spent, f"the update takes {spent:.3g} ms: {words}", (*names, "adam-8bit"))
+    eight = ("adam-8bit",) if any(each.kind in ("Adam", "AdamW") for each in recording.updates) else ()
+    yield Cause("optimizer", spent, f"the update takes {spent:.3g} ms: {words}", (*_fusing(recording), *eight))
     attention = _attention(recording.operations)
     yield Cause(
         "attention",
@@ -90,13 +100,13 @@ def _computing(recording: Recording, card: Card) -> Iterator[Cause]:
     turning = sum(clock.parts(each, card, recording, fitted)[2] for each in turned) * 1e3
     yield Cause("layout", turning, f"{len(turned)} convolutions turn their layout round", ("channels-last",))
     small = [each for each in rest if not each.flops]
+    narrow = [each for each in rest if each.flops and each.bits <= 16]
     yield Cause(
         "pointwise",
         took(small),
         f"{len(small)} operations between the products read and write memory",
-        ("compile-model", "autocast") if any(each.bits == 32 for each in small) else ("compile-model",),
+        (*_compiling(recording), *(("autocast",) if any(each.bits == 32 for each in small) and not narrow else ())),
     )
-    narrow = [each for each in rest if each.flops and each.bits <= 16]
     yield Cause("products", took(narrow), f"{len(narrow)} products in 16 bits: what the step is for")
 
 

@@ -163,7 +163,8 @@ def gradients(agreed: Sequence[Agreed]) -> Chart | None:
     figure, axes = _figure(2.5)
     numbers = [step for step, _, _ in compared]
     least = min([bound for _, _, bound in compared]) * 1e-6
-    angles = [max(angle, least) if math.isfinite(angle) else 2.0 for _, angle, _ in compared]
+    found = [angle if math.isfinite(angle) else 2.0 for _, angle, _ in compared]
+    angles = [max(angle, least) for angle in found]  # 0 has no place on this scale
     bounds = [bound for _, _, bound in compared]
     bottom = min([*angles, *bounds]) / 3
     axes.fill_between(numbers, [bottom] * len(numbers), bounds, color=BAND, linewidth=0, label="rounding")
@@ -177,7 +178,7 @@ def gradients(agreed: Sequence[Agreed]) -> Chart | None:
         "1 − the cosine between the gradients of all parameters, before and after: 0 where they are the same. "
         "What stays in the band is rounding."
     )
-    words = f"at most {max(angles):.2g}, where rounding may do {min(bounds):.2g}"
+    words = f"at most {max(found):.2g}, where rounding may do {min(bounds):.2g}"
     return Chart("Gradients, step by step", _svg(figure, "gradients"), caption, words)
 
 

@@ -48,7 +48,7 @@ def memory_in_words(profile: Profile) -> str:
 
     card = cards().get(profile.estimate.gpu)
     taken = (profile.memory or 0) / 1e9
-    words = f"{taken:.3g} GB of tensors at the most"
+    words = f"{f'{taken:.3g} GB' if taken >= 1 else f'{taken * 1e3:.3g} MB'} of tensors at the most"
     if profile.peak_memory is not None:
         return f"{words} (measured)"
     if card is None:

@@ -34,7 +34,8 @@ class Recorder:
     def record(self, phase: str, files: Mapping[Path, bytes]) -> Recording:
         """One step of the script with ``files`` in place of its own.
 
-        Where a GPU is stood in for, tensors on it have no numbers. What cannot do without is run with them.
+        Where a GPU is stood in for, tensors on it have no numbers. What cannot do without is run with them, and where
+        that is the script as it is, so is what is made of it.
 
         Raises:
             Inconclusive: it does not come to the end of a second step.
@@ -44,6 +45,7 @@ class Recorder:
             ended = self._run(phase, files, pretend=True)
             if ended.log.get("step"):
                 return recording_of(ended.log)
+        self._pretend = self._pretend and bool(files)
         ended = self._run(phase, files, pretend=False)
         if not ended.log.get("step"):
             raise Inconclusive(self._scratch.told(_why_none(ended)))

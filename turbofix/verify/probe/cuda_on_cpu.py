@@ -91,8 +91,9 @@ def install() -> Callable[[], dict[str, Any]]:
     _map_recurrent()
     _map_scaler()
     _spare_optimizers()
-    _map_constructors()
     mode: Any = Remap()
+    _map_constructors()
+    _map_default(mode)
     _map_compiler(rounding)
     mode.__enter__()
     return lambda: {"remapped": bool(mode.moved), "rounded": rounding.products}
@@ -322,6 +323,27 @@ def _map_scaler() -> None:
     wrap(grad_scaler.GradScaler, "__init__", initialising)
 
 
+def _map_default(mode: Remap) -> None:
+    """The device on which tensors are made where none is named."""
+
+    def setting(original: Any) -> Callable[..., Any]:
+        def set_default_device(device: Any) -> Any:
+            device = "cuda" if type(device) is int else device
+            mode.by_default = is_cuda(device)
+            return original(moved(device))
+
+        return set_default_device
+
+    def telling(original: Any) -> Callable[..., Any]:
+        def get_default_device() -> Any:
+            return torch.device("cuda", 0) if mode.by_default and from_user() else original()
+
+        return get_default_device
+
+    wrap(torch, "set_default_device", setting)
+    wrap(torch, "get_default_device", telling)
+
+
 def _map_constructors() -> None:
     original: Any = torch.Generator
 
@@ -351,7 +373,6 @@ def _map_constructors() -> None:
         return load
 
     wrap(torch, "load", loading)
-    wrap(torch, "set_default_device", lambda original: lambda device: original(moved(device)))
 
     def default_type(original: Any) -> Callable[..., Any]:
         def set_default_tensor_type(t: Any) -> Any:

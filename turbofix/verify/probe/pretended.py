@@ -1,19 +1,27 @@
 """Tensors on the GPU that have sizes and no numbers: nothing is computed on them, and they take no memory.
 
 What lies on the host stays as it is, and so do the data and the time that they take. What goes to the GPU that is not
-there becomes one of torch's fake tensors, on which each operation only finds out what its result would look like. A
-number that is read of one is 1, or False, so that a step of a network too large for this machine can be written down
-in a second. What depends on numbers (sizes of what is chosen by a mask) cannot be had like this, and raises.
+there becomes one of torch's fake tensors, on which each operation only finds out what its result would look like, so
+that a step of a network too large for this machine can be written down in a second. Whole numbers and masks of a batch
+(labels, tokens, lengths) and single numbers are kept beside, and what is computed of those alone is known: sizes may
+depend on it. Of what is not known, a number that is read is 1, or False, and all is finite. What depends on other
+numbers (sizes of what is chosen by a score) cannot be had like this, and raises.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor
+from torch.utils import _foreach_utils
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import remap
 from .patching import wrap
@@ -21,6 +29,8 @@ from .patching import wrap
 _aten: Any = torch.ops.aten
 _Mode: Any = fake_tensor.FakeTensorMode  # untyped in torch
 _swap: Any = torch._C._swap_tensor_impl
+_CERTAIN = {_aten.isnan.default: False, _aten.isinf.default: False}
+_LARGEST = 1 << 20  # numbers of a tensor that are kept
 
 
 class Pretended(_Mode):  # type: ignore[misc]
@@ -34,14 +44,30 @@ class Pretended(_Mode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _aten._local_scalar_dense.default:
-            return _number(args[0].dtype)
+            return _number(args[0])
         if func is _aten._pack_padded_sequence.default and not is_pretended(args[1]):
             return _packed(*args)
+        kwargs = kwargs or {}
+        with self.standing_still():
+            try:
+                result = super().__torch_dispatch__(func, types, args, kwargs)
+            except fake_tensor.DynamicOutputShapeException:
+                known = _computed(func, args, kwargs)
+                if known is None:
+                    raise
+                return tree_map_only(Tensor, self.there, known)
+            _follow(func, args, kwargs, result)
+        return result
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Count the time that passes inside as taken by pretending, once."""
         if self._inside:
-            return super().__torch_dispatch__(func, types, args, kwargs or {})
+            yield
+            return
         began, self._inside = time.perf_counter(), True
         try:
-            return super().__torch_dispatch__(func, types, args, kwargs or {})
+            yield
         finally:
             self._inside = False
             self.seconds += time.perf_counter() - began
@@ -50,21 +76,80 @@ class Pretended(_Mode):  # type: ignore[misc]
         """What a tensor is on the GPU."""
         if is_pretended(tensor):
             return tensor
-        with self:
+        made: Any
+        with self.standing_still(), torch._C.DisableTorchFunction(), self:
             made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-        return made.requires_grad_(tensor.requires_grad)
+            made.requires_grad_(tensor.requires_grad)
+        if _is_kept(tensor):
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                made._turbofix_numbers = tensor.detach().clone()
+        return made  # type: ignore[no-any-return]
 
     def back(self, tensor: Tensor) -> Tensor:
-        """What a tensor is on the host: ones."""
+        """What a tensor is on the host: its numbers where they are known, or else ones."""
         if not is_pretended(tensor):
             return tensor
+        known = _known(tensor)
+        if known is not None:
+            return known.clone()
         return _one(tensor).expand(tensor.shape).clone()
 
 
-def _number(dtype: torch.dtype) -> float | int | bool:
-    if dtype is torch.bool:
+def _number(tensor: Tensor) -> Any:
+    known = _known(tensor)
+    if known is not None:
+        return known.item()
+    if tensor.dtype is torch.bool:
         return False
-    return 1.0 if dtype.is_floating_point else 1
+    return 1.0 if tensor.dtype.is_floating_point else 1
+
+
+def _known(tensor: Tensor) -> Tensor | None:
+    """The numbers of a tensor; None where they are only pretended."""
+    found: Tensor | None = getattr(tensor, "_turbofix_numbers", None) if is_pretended(tensor) else tensor
+    return found
+
+
+def _is_kept(tensor: Tensor) -> bool:
+    """Whether the numbers of such a tensor are kept where they are known."""
+    whole = not tensor.is_floating_point() and not tensor.is_complex()
+    return ((whole and tensor.numel() <= _LARGEST) or tensor.dim() == 0) and tensor.layout is torch.strided
+
+
+def _follow(func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    """Keep the numbers of a result that are known, and no others."""
+    made: list[Any] = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
+    if not made or not all(map(_is_kept, made)):
+        return
+    known = [each for each in tree_leaves(_computed(func, args, kwargs)) if isinstance(each, Tensor)]
+    for place, each in enumerate(made):
+        numbers = known[place] if place < len(known) else None
+        if is_pretended(each):
+            each._turbofix_numbers = numbers if numbers is None or numbers.shape == each.shape else None
+
+
+def _computed(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation gives for numbers that are all known; None for others."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        certain = _certain(func, args)
+        if certain is not None:
+            return torch.full((1,) * args[0].dim(), certain).expand(args[0].shape)
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        if not given or any(_known(each) is None for each in given):
+            return None
+        args, kwargs = tree_map_only(Tensor, _known, (args, kwargs))
+        with contextlib.suppress(Exception):
+            return func(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})
+    return None
+
+
+def _certain(func: Any, args: Any) -> bool | None:
+    """What a comparison says of everything that is finite: ``isfinite`` is ``(x == x) * (abs(x) != inf)``."""
+    if func is _aten.eq.Tensor and args[0] is args[1]:
+        return True
+    if func is _aten.ne.Scalar and args[1] == math.inf:
+        return True
+    return _CERTAIN.get(func)
 
 
 def _packed(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
@@ -79,7 +164,7 @@ def is_pretended(tensor: Tensor) -> bool:
 
 
 def _one(tensor: Tensor) -> Tensor:
-    return torch.full((1,) * tensor.dim(), _number(tensor.dtype), dtype=tensor.dtype)
+    return torch.full((1,) * tensor.dim(), _number(tensor), dtype=tensor.dtype)
 
 
 def install() -> None:
@@ -95,6 +180,8 @@ def install() -> None:
 
     kind.device = property(place)
     plain: Any = Tensor
+    kind.tolist = plain.tolist  # fake tensors have one of their own, which reads number by number
+    _foreach_utils._foreach_supported_types.append(kind)  # gradients are clipped all at once
     # of a checkpoint no more is written than how large everything is
     kind.__reduce_ex__ = lambda tensor, how: plain.__reduce_ex__(_one(tensor).expand(tensor.shape), how)
     kind.__format__ = lambda tensor, how: format(tensor.item() if tensor.dim() == 0 else str(tensor), how)

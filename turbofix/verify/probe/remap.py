@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 from torch.utils.data import get_worker_info
 
 _Anything = TypeVar("_Anything")
@@ -136,6 +137,8 @@ class Remap(TorchFunctionMode):
         tensor: Any = torch.Tensor
         self._device = tensor.device.__get__
         self.moved = False
+        self.by_default = False
+        """Whether tensors are made on the GPU where no device is named (``torch.set_default_device``)."""
         self._known: dict[Any, tuple[str, bool]] = {}
         self._guessed = False  # whether a tensor of which that is not known was said to lie on the CPU
         self._answers: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
@@ -166,6 +169,8 @@ class Remap(TorchFunctionMode):
         if answer is not None:
             return answer(func, args, kwargs or {})
         name, together = self._known.get(func) or self._know(func)
+        if self.by_default and func in _device_constructors() and (kwargs or {}).get("device") is None:
+            kwargs = {**(kwargs or {}), "device": "cuda"}
         to_cuda = False
         for argument in args:
             if type(argument) in _NAMES_A_DEVICE and is_cuda(argument):
