@@ -100,7 +100,6 @@ class Profile:
         reads = Counter((each.path, each.line) for each in self.recording.reads)
         return {
             "version": 1,
-            "script": self.script,
             "device": self.device,
             "step_ms": self.step_ms,
             "bound": self.estimate.bound,
@@ -119,6 +118,7 @@ class Profile:
             "estimate": self.estimate.to_json(),
             "advice": [each.to_json() for each in self.advice],
             "settled": [each.to_json() for each in self.settled],
+            "script": self.script,
         }
 
 

@@ -101,7 +101,6 @@ class Verification:
     def to_json(self) -> dict[str, Any]:
         return {
             "version": 1,
-            "script": self.script,
             "verdict": self.verdict,
             "reason": self.reason,
             "device": self.device,
@@ -113,6 +112,7 @@ class Verification:
             "codemods": [judgement.to_json() for judgement in self.codemods],
             "isolation": self.isolation,
             "notes": list(self.notes),
+            "script": self.script,
         }
 
 
