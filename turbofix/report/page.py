@@ -18,14 +18,14 @@ from turbofix.engine.project import shown
 from turbofix.records import dataclass
 from turbofix.report import charts, diff
 from turbofix.report.charts import Chart
-from turbofix.report.profile import BOUNDS
+from turbofix.report.profile import BOUNDS, kernels_in_words
 from turbofix.report.profile import facts as known
 from turbofix.report.verification import headline, isolation_in_words, speed_in_words
 
 if TYPE_CHECKING:
     from turbofix.estimate.step import Estimate
     from turbofix.verify import Request, Verification
-    from turbofix.verify.profile import Profile
+    from turbofix.verify.profile import Advice, Profile
     from turbofix.verify.result import Judgement, Measured
 
 
@@ -126,10 +126,8 @@ def of_profile(found: Profile, request: Request) -> str:
         charts=tuple(each for each in drawn if each is not None),
         causes=tuple((f"{each.ms:.3g}", each.sentence, ", ".join(each.codemods)) for each in found.causes),
         changes=tuple(
-            Change(
-                each.codemod, "offered", each.why_not or "", _gain(each.estimate), (), _lines(diffs.get(each.codemod))
-            )
-            for each in found.advice
+            Change(each.codemod, "offered", _without_figure(each, estimate), _gain(each.estimate), diff=_lines(made))
+            for each, made in ((each, diffs.get(each.codemod)) for each in found.advice)
         ),
         notes=tuple(notes),
     )
@@ -179,6 +177,13 @@ def _gains_of(estimates: Iterable[tuple[str, Estimate | None]]) -> Chart | None:
 
 def _gain(estimate: Estimate | None) -> str:
     return f"estimated {estimate.speedup.as_factor}" if estimate is not None and estimate.speedup is not None else ""
+
+
+def _without_figure(advice: Advice, now: Estimate) -> str:
+    """What is said of a change in place of a figure; what a note says of the step as it is, is said there."""
+    if advice.estimate is not None and advice.estimate.speedup is not None:
+        return ""
+    return kernels_in_words(advice) or (advice.why_not if advice.why_not != now.refused else None) or ""
 
 
 def _change(judged: Judgement, made: bytes) -> Change:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from turbofix.report.text import Style
 
 if TYPE_CHECKING:
-    from turbofix.verify.profile import Profile
+    from turbofix.verify.profile import Advice, Profile
 
 BOUNDS = {
     "data": "the GPU waits for data",
@@ -24,6 +24,13 @@ _BAR = 30  # characters
 def render_json(profile: Profile) -> str:
     """The JSON document of the contract."""
     return json.dumps(profile.to_json(), indent=2, ensure_ascii=False) + "\n"
+
+
+def kernels_in_words(advice: Advice) -> str:
+    """How many kernels a change leaves, where that is all that is known of it."""
+    if advice.estimate is None or advice.estimate.kernels == advice.kernels:
+        return ""
+    return f"{advice.estimate.kernels:,} kernels are started, not {advice.kernels:,}; no figure"
 
 
 def facts(profile: Profile) -> Iterator[tuple[str, str]]:
@@ -84,8 +91,7 @@ def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (fro
         speedup = advice.estimate.speedup if advice.estimate else None
         if speedup:
             lines.append(style.wrap(speedup.as_factor, 4, f"{advice.codemod:<18}"))
-        elif advice.estimate and advice.estimate.kernels != advice.kernels:
-            words = f"{advice.estimate.kernels:,} kernels are started, not {advice.kernels:,}; no figure"
+        elif words := kernels_in_words(advice):
             lines.append(style.wrap(words, 4, f"{advice.codemod:<18}"))
         else:
             unknown.setdefault(advice.why_not or "the step before it has none", []).append(advice.codemod)

@@ -1,5 +1,7 @@
 """Tensors on the GPU that have sizes and no numbers: nothing is computed on them, and they take no memory.
 
+What a program makes there, and does not move there, is made in full first.
+
 What lies on the host stays as it is, and so do the data and the time that they take. What goes to the GPU that is not
 there becomes one of torch's fake tensors, on which each operation only finds out what its result would look like, so
 that a step of a network too large for this machine can be written down in a second. Whole numbers and masks of a batch
