@@ -18,16 +18,6 @@ from turbofix.estimate import cards, clock
 from turbofix.estimate.cards import Card, constants
 from turbofix.estimate.recording import POINTWISE, PRODUCT, Operation, Recording
 
-_ARCHITECTURES = {
-    (7, 0): "volta",
-    (7, 5): "turing",
-    (8, 0): "ampere",
-    (8, 6): "ampere",
-    (8, 9): "ada",
-    (9, 0): "hopper",
-    (10, 0): "blackwell",
-    (12, 0): "blackwell",
-}
 FIGURES = ("half", "tf32", "float32", "bandwidth", "link", "multiprocessors", "memory", "start", "read")
 SIDE, NUMBERS = 8192, 1 << 27  # of the matrices and vectors that ``probe/calibration.py`` times
 
@@ -41,16 +31,11 @@ def folder() -> Path:
 def card_for(gpu: str) -> Card | None:
     """The card of a name that ``--gpu`` takes, as it was measured here if it was; None of no other."""
     known = cards.card_for(gpu)
-    file = folder() / f"{known.name if known is not None else slug(gpu)}.json"
+    file = folder() / f"{known.name if known is not None else cards.slug(gpu)}.json"
     try:
         return card_of(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return known
-
-
-def slug(name: str) -> str:
-    """A card's name as a file's: "NVIDIA GeForce RTX 2080 Ti" is rtx2080ti."""
-    return re.sub(r"nvidia|geforce|tesla|[^a-z0-9]", "", name.lower())
 
 
 def save(found: Mapping[str, Any]) -> Path:
@@ -73,11 +58,10 @@ def card_of(found: Mapping[str, Any]) -> Card:
     """
     name = str(found["name"])
     sheet = _sheet(name)
-    major, minor, *_ = map(int, found["capability"])
     figures = {each: float(found[each]) for each in FIGURES}
     card = Card(
-        sheet.name if sheet is not None else slug(name),
-        _ARCHITECTURES.get((major, minor), "ampere" if major >= 8 else "turing"),
+        sheet.name if sheet is not None else cards.slug(name),
+        "ampere" if int(found["capability"][0]) >= 8 else "turing",  # or what came next, which rounds alike
         source=f"measured on {name} with torch {found['torch']}",
         **figures,
     )
@@ -97,7 +81,7 @@ def card_of(found: Mapping[str, Any]) -> Card:
 
 def _sheet(name: str) -> Card | None:
     """The card of the table whose name is in the device's: "NVIDIA A100-SXM4-40GB" is an a100-40gb."""
-    exact = cards.card_for(slug(name))
+    exact = cards.card_for(cards.slug(name))
     if exact is not None:
         return exact
     words = set(re.split(r"[^a-z0-9]+", name.lower()))

@@ -57,9 +57,14 @@ def cards() -> dict[str, Card]:
 
 def card_for(gpu: str) -> Card | None:
     """The card of a name that ``--gpu`` takes: itself, or the one that stands for an architecture; None of no other."""
-    name = re.sub(r"[\s_-]|nvidia|geforce|tesla", "", gpu.lower())
+    name = slug(gpu)
     known = {each.replace("-", ""): card for each, card in cards().items()}
     return known.get(DEFAULT.get(name, name))
+
+
+def slug(name: str) -> str:
+    """A card's name in one word: "NVIDIA GeForce RTX 2080 Ti" is rtx2080ti."""
+    return re.sub(r"nvidia|geforce|tesla|[^a-z0-9]", "", name.lower())
 
 
 @cache

@@ -85,7 +85,7 @@ def _attended(func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None
 class Tally:
     """The recording of one step. ``order`` gives ``skip``, the steps before it, and ``fetches``, a file.
 
-    ``pretended`` says whether the script has used the stand-in for a GPU. ``on_step`` is told of an optimizer before it
+    ``remapped`` says whether the script has used the stand-in for a GPU. ``on_step`` is told of an optimizer before it
     steps, with its gradients.
     """
 
@@ -93,10 +93,10 @@ class Tally:
         self,
         order: dict[str, Any],
         say: Callable[[dict[str, Any]], None],
-        pretended: Callable[[], bool],
+        remapped: Callable[[], bool],
         on_step: Callable[[Any, list[Any]], None] | None = None,
     ) -> None:
-        self._order, self._say, self._pretended, self._on_step = order, say, pretended, on_step
+        self._order, self._say, self._remapped, self._on_step = order, say, remapped, on_step
         self._main = os.getpid()
         on_gpu = is_pretended if remap.pretended is not None else None
         self._operations = Operations(self._line, lambda tensor: remap.place_of(tensor) is False, on_gpu)
@@ -348,7 +348,7 @@ class Tally:
 
     def _on_gpu(self) -> bool:
         groups = self._leading.param_groups
-        return self._pretended() or any(each.is_cuda for group in groups for each in group["params"][:1])
+        return self._remapped() or any(each.is_cuda for group in groups for each in group["params"][:1])
 
     def _loading(self) -> tuple[float | None, int]:
         """Seconds that one process takes for the batches of the step, and how many processes make them."""
