@@ -128,6 +128,11 @@ OPTION_DEFAULT = Assumption(
     compare("rounded", "the options of this run"),
 )
 WEIGHTS_UNREAD = Assumption("weights-unread", "nobody reads the attention weights", compare("rounded"))
+SHARED_OUT = Assumption(
+    "shared-out",
+    "the first dimension of a batch counts its samples, and a loss is a mean over them",
+    compare("rounded", "a run in two processes"),
+)
 ALL_MOVED = Assumption("all-moved", "all tensors that meet the model were found, and move with it", compare("rounded"))
 READ_WHOLE = Assumption(
     "read-whole",

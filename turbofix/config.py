@@ -44,6 +44,7 @@ class Settings:
     likely: bool | None = None
     assume: tuple[str, ...] = ()
     gpu: str | None = None
+    gpus: int | None = None
     torch_version: tuple[int, int] | None = None
     exclude: tuple[str, ...] = ()
     per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -200,6 +201,13 @@ def parse_gpu(value: object) -> str:
     return value
 
 
+def parse_gpus(value: object) -> int:
+    """A number of GPUs. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{value!r} is not a number of GPUs: write 1 or more")
+    return value
+
+
 def parse_torch_version(value: object) -> tuple[int, int]:
     """``"2.4"`` or ``"2.4.1"`` as ``(2, 4)``. Raises ValueError."""
     match = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)*", value) if isinstance(value, str) else None
@@ -215,6 +223,7 @@ _KEYS: Mapping[str, Callable[[object], object]] = {
     "likely": _likely,
     "assume": _assumed,
     "gpu": parse_gpu,
+    "gpus": parse_gpus,
     "torch-version": parse_torch_version,
     "exclude": _names,
     "per-file-ignores": _patterns,
@@ -274,6 +283,7 @@ def target(settings: Settings, entry: Path, root: Path) -> Target:
         settings.torch_version or required or default.torch,
         default.torch if required is not None and required < default.torch else None,
         tuple((name, old) for name, pattern in OTHERS.items() if (old := required_version(pattern, folder, root))),
+        settings.gpus or 1,
     )
 
 

@@ -55,6 +55,7 @@ class Chosen:
     refuted: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
     observed: Observed | None = None
+    gpus: int | None = None
 
     def settings(self, folder: Path) -> Settings:
         """The settings that hold in ``folder``, with the command line's on top. Raises ConfigError."""
@@ -63,6 +64,7 @@ class Chosen:
             self.ignore,
             risk=self.risk,
             gpu=self.gpu,
+            gpus=self.gpus,
             torch_version=self.torch_version,
             likely=self.likely or None,
         )

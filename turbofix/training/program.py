@@ -56,6 +56,8 @@ from turbofix.training.models.out_of_memory import repeated
 from turbofix.training.models.weights import unwanted_weights
 from turbofix.training.objects import models
 from turbofix.training.optimizers.optimizer import optimizers
+from turbofix.training.parallel.parallel import parallel
+from turbofix.training.parallel.wrapping import COPYING
 from turbofix.training.precision import precision, settings
 from turbofix.training.script import script
 from turbofix.training.steps.averages import averagings
@@ -163,6 +165,9 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         paddings=paddings(analysis, steps) if trains else (),
         samplings=samplings(analysis, steps, evaluations) if trains else (),
         held=held if trains else (),
+        parallel=parallel(analysis, script(analysis), known_models, tuple(read), steps)
+        if framework is Framework.PYTORCH and _is_for_several(analysis, target)
+        else None,
         unplaced=unplaced(analysis, steps, evaluations, known_models, framework),
         habits=tuple(habits(analysis, steps)) if trains else (),
         overlooked=tuple(overlooked(analysis, (*steps, *evaluations)))
@@ -172,6 +177,11 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         guessed=execution.guessed,
         acts_on=frozenset((module.path, line) for module, line in _lines(facts.events, execution.entry)),
     )
+
+
+def _is_for_several(analysis: Analysis, target: Target) -> bool:
+    """Whether a training is to run on several GPUs, or does so in one process."""
+    return target.gpus > 1 or any(each.name == COPYING for each in analysis.facts.events if each.kind == "wrap")
 
 
 def _may_compile(framework: Framework, models: Iterable[Model]) -> bool:

@@ -75,6 +75,30 @@ def thrown_away(analysis: Analysis, record: LoopRecord, backwards: list[Event]) 
     return tuple(sorted(thrown, key=lambda each: each.backward))
 
 
+def is_updated_by(analysis: Analysis, call: Event, model: Value) -> bool:
+    """Whether a step updates a model by what a call of it in its loop gives, for all that is known."""
+    loops = [each for each in analysis.facts.loops(call) if _backwards_in(analysis, each)]
+    return not loops or _is_used(*_ways_of(analysis, loops[-1]), call.node, model)
+
+
+def _is_used(loop: _Loop, ways: list[tuple[Event, _Way]], call: ast.AST, model: Value) -> bool:
+    through = [event for event, way in ways for each in way.passes if each.call is call and id(model) in each.models]
+    updated = [loop.updated(each) for each in through]
+    return not all(each and id(model) not in each for each in updated) if updated else True
+
+
+def _backwards_in(analysis: Analysis, record: LoopRecord) -> list[Event]:
+    return [each for each in analysis.facts.of("backward") if analysis.facts.inside(each, record.node)]
+
+
+def _ways_of(analysis: Analysis, record: LoopRecord) -> tuple[_Loop, list[tuple[Event, _Way]]]:
+    def find() -> tuple[_Loop, list[tuple[Event, _Way]]]:
+        loop = _Loop(analysis, record, _backwards_in(analysis, record))
+        return loop, [(each, loop.way(each)) for each in loop.backwards]
+
+    return analysis.once(("ways", record.node), find)
+
+
 class _Loop:
     """The acts of one training loop, in order."""
 
@@ -92,7 +116,7 @@ class _Loop:
 
     def all(self) -> Iterator[ThrownAway]:
         """What each backward pass computes in vain."""
-        ways = {id(each): self._way(each) for each in self.backwards}
+        ways = {id(each): self.way(each) for each in self.backwards}
         for event in self.backwards:
             others = {id(one.call) for key, way in ways.items() if key != id(event) for one in way.passes}
             yield from self._of(event, ways[id(event)], others)
@@ -177,7 +201,7 @@ class _Loop:
         return isinstance(above, through) and self._is_cut(above, module, ended)
 
     def _of(self, event: Event, way: _Way, others: set[int]) -> Iterator[ThrownAway]:
-        updated = self._updated(event)
+        updated = self.updated(event)
         passed = event.arguments.get("inputs", 3) if event.arguments is not None else None
         if passed is not None or not updated:
             return  # it is told already whose gradients are wanted, or what the next optimizer trains is not known
@@ -232,7 +256,7 @@ class _Loop:
         texts = (self.places.text(each.func, event.module).removesuffix(".forward") for each in wanted)
         return tuple(dict.fromkeys(texts)) if own else ()
 
-    def _updated(self, event: Event) -> frozenset[int]:
+    def updated(self, event: Event) -> frozenset[int]:
         """The models that the next steps update, up to the next backward pass behind them."""
         end = next((each.order for each in self.acts if each.kind == "step" and each.order > event.order), None)
         if end is None:
@@ -266,7 +290,7 @@ class _Loop:
         pattern = re.compile(rf"\b{re.escape(name)}\.requires_grad_\(False|\bin {re.escape(name)}\.parameters\(\)")
         return any("requires_grad" in text and pattern.search(text) for text in self.texts)
 
-    def _way(self, event: Event) -> _Way:
+    def way(self, event: Event) -> _Way:
         way = _Way(self.analysis, event, self.trained)
         loss = loss_expression(self.analysis, event)
         if loss is not None:

@@ -1,0 +1,293 @@
+"""How a script of one process is written for several: what each is called, what it wraps, shares, counts and leaves."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from turbofix.editing.edit import Edit, Refuse
+from turbofix.findings import Site
+from turbofix.training.model import Copied, Divided, Parallel, Totals
+
+from ._precision import requote
+
+_VARIABLES = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
+_PLAIN = re.compile(r"[\w.]+(\[[^][]*\])?|[\w.]+\([^()]*\)")
+_SHARD = '''
+class {name}({base}):
+    """Of so many samples as there are processes, the one of this process."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        for group in zip(*[iter(self.samples)] * {world}):
+            yield group[{rank}]
+'''
+
+_AGREED = """
+def {name}(decision):
+    \"\"\"What the first process decides, for all of them.\"\"\"
+    if {world} == 1:
+        return decision
+    decided = [decision]
+    {broadcast}(decided)
+    return decided[0]
+"""
+
+
+class Ranks:
+    """One edit of a program."""
+
+    def __init__(self, edit: Edit, plan: Parallel) -> None:
+        self.edit, self.plan = edit, plan
+        self.imports = {each.path: each for each in plan.imports}
+        self.used: dict[Path, dict[str, str]] = {}
+        self.helpers: dict[Path, list[str]] = {}
+        for name in ("atexit.register", "os.environ", "sys.stdout"):  # imports in this order
+            edit.name(name, plan.setup)
+
+    # --- words
+
+    def word(self, name: str, at: Site) -> str:
+        """What a file calls one of torchrun's numbers."""
+        if at.path not in self.imports:
+            raise Refuse(f"{at.path.name} has no import at its head, behind which its rank could be set")
+        known = self.used.setdefault(at.path, {})
+        if name not in known:
+            known[name] = self.edit.free_name(name, at)
+        return known[name]
+
+    def several(self, at: Site) -> str:
+        """The test of whether there are several processes."""
+        return f"if {self.word('world_size', at)} > 1:"
+
+    def first(self, at: Site) -> str:
+        """The test of whether this is the process that speaks for all."""
+        return f"if {self.word('rank', at)} == 0:"
+
+    def divided(self, site: Site) -> str:
+        """A number's text, shared out."""
+        text = self.edit.text(site)
+        return f"{text if _PLAIN.fullmatch(text) else f'({text})'} // {self.word('world_size', site)}"
+
+    def before(self, at: Site, *lines: str) -> None:
+        """Lines in front of a statement."""
+        self.edit.before(at, *lines, above_comments=True)
+
+    def after(self, at: Site, *lines: str) -> None:
+        """Lines behind a statement."""
+        self.edit.after(at, *lines)
+
+    # --- models
+
+    def wrap_models(self) -> None:
+        """The wrapped models beside the models, and the calls that take them; random numbers of their own before."""
+        edit, plan = self.edit, self.plan
+        if plan.loaders and not plan.drawn and not any(each.stream for each in plan.loaders):
+            at = plan.loop
+            seed = f"{edit.name('torch.initial_seed', at)}() + {self.word('rank', at)}"
+            line = f"    {edit.name('torch.manual_seed', at)}({seed})  # dropout and augmentation of its own"
+            self.before(at, self.several(at), line)
+        for model in plan.models:
+            at = model.at
+            ddp = edit.name("torch.nn.parallel.DistributedDataParallel", at)
+            lines = [f"{model.becomes} = {model.text}", self.several(at)]
+            given = model.text
+            if model.normed:
+                lines += [f"    if {edit.name('torch.cuda.is_available', at)}():"]
+                lines += [f"        {edit.name('torch.nn.SyncBatchNorm', at)}.convert_sync_batchnorm({model.text})"]
+                given += ", broadcast_buffers=False"  # they are the same in all
+            lines += [f"    {model.becomes} = {ddp}({given})"]
+            if model.behind:
+                self.after(at, *lines)
+            else:
+                self.before(at, *lines)
+            for site, text in model.uses:
+                edit.replace(site, text)
+            for site in model.unwraps:
+                text, module = edit.text(site), edit.quoted("module", site)
+                edit.replace(site, f"getattr({text}, {module}, {text})")
+        for each in plan.copied:
+            self._replace_copies(each)
+
+    def _replace_copies(self, copied: Copied) -> None:
+        edit, at, world = self.edit, copied.call, self.word("world_size", copied.call)
+        ddp, module = edit.name("torch.nn.parallel.DistributedDataParallel", at), edit.text(copied.module)
+        there = f"{edit.name('torch.cuda.is_available', at)}()"
+        if copied.moved:
+            module += f".to({edit.quoted('cuda', at)} if {there} else {edit.quoted('cpu', at)})"
+        if copied.normed:
+            sync = edit.name("torch.nn.SyncBatchNorm", at)
+            self.before(at, f"if {world} > 1 and {there}:", f"    {sync}.convert_sync_batchnorm({module})")
+            module += ", broadcast_buffers=False"
+        edit.replace(at, f"{ddp}({module}) if {world} > 1 else {edit.text(at)}")
+        for test in copied.tests:
+            edit.replace(test, f"{world} > 1 or {edit.text(test)}")
+
+    # --- data
+
+    def share_data(self) -> None:
+        """A sampler for each loader, and a part of what is drawn by hand."""
+        for each in self.plan.loaders:
+            self._share(each)
+        for site in self.plan.sizes:
+            self.edit.replace(site, self.divided(site))
+        for drawn in self.plan.drawn:
+            part = f"[{self.word('rank', drawn.at)}::{self.word('world_size', drawn.at)}]"
+            line = f"{', '.join(drawn.names)} = {', '.join(name + part for name in drawn.names)}"
+            (self.before if drawn.inside else self.after)(drawn.at, line)
+
+    def _share(self, data: Divided) -> None:
+        edit, at, world = self.edit, data.loader, self.word("world_size", data.loader)
+        given, size = edit.text(data.dataset), edit.text(data.batch)
+        told = edit.quoted("the batch size is no multiple of the number of processes", at)
+        check = [f"    if {size if _PLAIN.fullmatch(size) else f'({size})'} % {world}:"]
+        check += [f"        {edit.name('sys.exit', at)}({told})"]
+        if data.stream:
+            edit.replace(data.batch, self.divided(data.batch))
+            self.before(at, self.several(at), *check)
+            edit.replace(data.dataset, f"{self._shard(at)}({given}) if {world} > 1 else {given}")
+            return
+        own = [] if re.fullmatch(r"[\w.]+", given) else [f"{edit.free_name('train_data', at)}"]
+        lines = [f"{own[0]} = {given}"] if own else []
+        if own:
+            edit.replace(data.dataset, own[0])
+        sampler = edit.free_name("train_sampler", at)
+        options = [own[0] if own else given]
+        shuffle = edit.text(data.shuffle) if data.shuffle is not None else "False"
+        options += [] if data.shuffled else [f"shuffle={shuffle}"]
+        if data.drop_last is not None and edit.text(data.drop_last) != "False":
+            options += [f"drop_last={edit.text(data.drop_last)}"]
+        name = edit.name("torch.utils.data.distributed.DistributedSampler", at)
+        made = f"    {sampler} = {name}({', '.join(options)})"
+        several = self.several(at)
+        if data.both:
+            several = f"{several[:-1]} and {shuffle if _PLAIN.fullmatch(shuffle) else f'({shuffle})'}:"
+            whole = edit.free_name("batch_size", at)
+            lines += [f"{whole} = {size}"]
+            made += f"\n    {whole} //= {world}"
+            edit.replace(data.batch, whole)
+        else:
+            edit.replace(data.batch, self.divided(data.batch))
+        self.before(at, *lines, f"{sampler} = None", several, *check, *made.split("\n"))
+        if data.shuffle is not None and data.shuffled is not False:
+            own_order = f"{sampler} is None"
+            edit.replace(data.shuffle, own_order if data.shuffled else f"{shuffle} and {own_order}")
+        edit.argument(at, "sampler", sampler)
+        for each in data.passes:
+            read = f"{each.loader}.sampler"
+            self.before(each.at, self.several(each.at), f"    {read}.set_epoch({each.epoch or f'{read}.epoch + 1'})")
+
+    def _shard(self, at: Site) -> str:
+        """The class of a stream's part, defined once in a file."""
+        name = self.edit.free_name("Shard", at)
+        base = self.edit.name("torch.utils.data.IterableDataset", at)
+        text = _SHARD.format(name=name, base=base, world=self.word("world_size", at), rank=self.word("rank", at))
+        self._help(at, name, text)
+        return name
+
+    def _help(self, at: Site, name: str, text: str) -> None:
+        """A definition at the head of a file, once."""
+        lines = self.helpers.setdefault(at.path, [])
+        if not any(f" {name}(" in each for each in lines):
+            lines += ["", *text.rstrip().split("\n")]
+
+    # --- what a process counts
+
+    def add_up(self) -> None:
+        """The sums of all processes behind the loops that count a share each."""
+        for each in self.plan.totals:
+            self._add_up(each)
+
+    def _add_up(self, totals: Totals) -> None:
+        edit, at, world = self.edit, totals.loop, self.word("world_size", totals.loop)
+        lines = [self.several(at)]
+        for name in totals.tensors:
+            lines += [f"    {edit.name('torch.distributed.all_reduce', at)}({name})"]
+            lines += [f"    {name} /= {world}"] if name in totals.means else []
+        sums, means = ([n for n in names if n not in totals.tensors] for names in (totals.sums, totals.means))
+        counted, shares = [*sums, *means], edit.free_name("shares", at)
+        gather = edit.name("torch.distributed.all_gather_object", at) if counted or totals.lists else ""
+        if counted:
+            packed = f"({', '.join(counted)})" if len(counted) > 1 else counted[0]
+            lines += [f"    {shares} = [None] * {world}", f"    {gather}({shares}, {packed})"]
+            added = f"map(sum, zip(*{shares}))" if len(counted) > 1 else f"sum({shares})"
+            lines += [f"    {', '.join(counted)} = {added}"]
+            lines += [f"    {name} /= {world}" for name in means]
+        for name in totals.lists:
+            lines += [f"    {shares} = [None] * {world}", f"    {gather}({shares}, {name})"]
+            lines += [f"    {name}[:] = [sum(each) / {world} for each in zip(*{shares})]"]
+        self.after(at, *lines)
+
+    def agree(self) -> None:
+        """What one process decides holds for all: numbers that are read may differ in their last digits."""
+        edit = self.edit
+        for site in self.plan.decisions:
+            name, broadcast = edit.free_name("agreed", site), edit.name("torch.distributed.broadcast_object_list", site)
+            self._help(site, name, _AGREED.format(name=name, world=self.word("world_size", site), broadcast=broadcast))
+            edit.replace(site, f"{name}({edit.text(site)})")
+
+    # --- what one does for all
+
+    def do_once(self) -> None:
+        """Files, logs, bars and downloads of one process."""
+        edit, plan = self.edit, self.plan
+        for first, last in plan.once:
+            edit.wrap(first, last, self.first(first))
+        for site in plan.opened:
+            null = edit.name("os.devnull", site)
+            edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else {null}")
+        for site in plan.writers:
+            edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else None")
+        for site in plan.disabled:
+            old = edit.call(site).value("mode")
+            off = edit.quoted("disabled", site)
+            edit.argument(site, "mode", f"{old} if {self.word('rank', site)} == 0 else {off}")
+        for site in plan.bars:
+            old, others = edit.call(site).value("disable"), f"{self.word('rank', site)} > 0"
+            edit.argument(site, "disable", others if old in (None, "False") else f"{old} or {others}")
+        for first, last in plan.downloads:
+            barrier = f"    {edit.name('torch.distributed.barrier', first)}()"
+            local = self.word("local_rank", first)
+            self.before(first, f"if {local} > 0:  # one process fetches the data, the others find them", barrier)
+            self.after(last, f"if {self.word('world_size', first)} > 1 and {local} == 0:", barrier)
+        for site in plan.loads:
+            self.before(site, self.several(site), f"    {edit.name('torch.distributed.barrier', site)}()")
+        for site, text in plan.indexed:
+            new = text.replace("local_rank", self.word("local_rank", site))
+            edit.replace(site, requote(new, edit, site))
+
+    # --- the group
+
+    def set_up(self) -> None:
+        """The group of processes in front of all else, and torchrun's numbers at the head of each file that asks."""
+        edit, plan, at = self.edit, self.plan, self.plan.setup
+        there = f"{edit.name('torch.cuda.is_available', at)}()"
+        lines = [self.several(at), f"    if {there}:"]
+        lines += [f"        {edit.name('torch.cuda.set_device', at)}({self.word('local_rank', at)})"]
+        start = edit.name("torch.distributed.init_process_group", at)
+        lines += [f"    {start}({edit.quoted('nccl', at)} if {there} else {edit.quoted('gloo', at)})"]
+        end = edit.name("torch.distributed.destroy_process_group", at)
+        lines += [f"    {edit.name('atexit.register', at)}({end})"]
+        seeds = {"torch": "torch.manual_seed", "random": "random.seed", "numpy": "numpy.random.seed"}
+        lines += [f"    {edit.name(seeds[name], at)}(0)" for name in plan.unseeded]
+        lines += [f"if {self.word('rank', at)} > 0:"]
+        null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
+        lines += [f"    {edit.name('sys.stdout', at)} = {null}  # one process prints"]
+        if plan.logs:
+            lines += [f"    {edit.name('logging.disable', at)}({edit.name('logging.WARNING', at)})"]
+        behind = at.path in self.imports and self.imports[at.path] == at
+        for path, words in self.used.items():
+            last = self.imports[path]
+            get = edit.name("os.environ", last)
+            numbers = [
+                f"{word} = int({get}.get({edit.quoted(variable, last)}, {default}))"
+                for name, (variable, default) in _VARIABLES.items()
+                if (word := words.get(name)) is not None
+            ]
+            numbers[0] += "  # torchrun tells each process, of which there is one for each GPU"
+            more = ["", *lines] if behind and path == at.path else []
+            edit.after(last, "", *numbers, *more, *self.helpers.get(path, ()))
+        if not behind:
+            self.before(at, *lines)

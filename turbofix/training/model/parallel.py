@@ -1,0 +1,135 @@
+"""What it takes to train in several processes, one for each GPU, as codemods see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from turbofix.records import dataclass
+
+if TYPE_CHECKING:
+    from turbofix.source.site import Site
+    from turbofix.training.model.models import Hazard
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A model that is trained, and where it is wrapped: in front of (``behind``: after) the statement ``at``.
+
+    ``text`` is what it is called there, ``becomes`` what the wrapped one is called beside it. ``uses`` are the
+    expressions that take the wrapped one in its place, each with its new text; ``unwraps`` those of functions which are
+    given it, and that need the model itself. ``normed``: it has batch normalisation.
+    """
+
+    model: Site
+    text: str
+    at: Site
+    behind: bool
+    becomes: str
+    uses: tuple[tuple[Site, str], ...] = ()
+    unwraps: tuple[Site, ...] = ()
+    normed: bool = False
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A ``DataParallel(module)`` of one process. ``tests`` are what it stands under; ``name`` the call's function.
+
+    ``moved``: only what follows moves it to its device.
+    """
+
+    call: Site
+    function: Site
+    module: Site
+    tests: tuple[Site, ...] = ()
+    moved: bool = False
+    normed: bool = False
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Where a loader is read: the loop, or the statement that begins to read it, and what it is called there.
+
+    ``epoch`` is the name of a variable that counts the passes.
+    """
+
+    at: Site
+    loader: str
+    epoch: str | None = None
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A loader whose batches are shared out: its call, data, batch size and order, as they are written.
+
+    ``shuffle`` is None where it is not passed. ``stream``: its data are iterated, and have no numbers. ``both``: the
+    call also makes loaders that are not shuffled, for evaluations, which stay whole.
+    """
+
+    loader: Site
+    dataset: Site
+    batch: Site
+    shuffle: Site | None
+    shuffled: bool | None  # None where it is decided when it runs
+    drop_last: Site | None
+    passes: tuple[Pass, ...]
+    stream: bool = False
+    both: bool = False
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Names that a step gives a whole batch to: behind the statement ``at``, or (``inside``) in front of it."""
+
+    at: Site
+    names: tuple[str, ...]
+    inside: bool = False
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a loop counts of a process's share, and what is read behind it: ``sums`` add up over the processes.
+
+    Of ``means`` each process has one over its own batches; ``lists`` hold such, one for each batch; ``tensors`` are
+    sums that lie on the device, of which those in ``means`` are means.
+    """
+
+    loop: Site
+    sums: tuple[str, ...] = ()
+    means: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """A training of one process, and all that has to change in it for several.
+
+    ``setup`` is the first statement of its set-up, ``imports`` the last import of each file that asks for a rank.
+    ``once`` are runs of statements (first and last) that one process alone executes; ``opened`` the names of files that
+    are written, ``writers`` calls that make a writer, ``bars`` progress bars. ``downloads`` are statements that fetch
+    data, ``loads`` statements that read what was saved before. ``indexed`` are literals that name one GPU, each with
+    what it becomes (``{}``: the rank). ``sizes`` are other reads of a batch's size in steps. ``unseeded`` are the
+    generators that nobody seeds; ``decisions`` are expressions that decide over the rest of the training.
+    """
+
+    setup: Site
+    imports: tuple[Site, ...]
+    loop: Site
+    models: tuple[Wrapped, ...] = ()
+    copied: tuple[Copied, ...] = ()
+    loaders: tuple[Divided, ...] = ()
+    drawn: tuple[Drawn, ...] = ()
+    totals: tuple[Totals, ...] = ()
+    once: tuple[tuple[Site, Site], ...] = ()
+    opened: tuple[Site, ...] = ()
+    writers: tuple[Site, ...] = ()
+    disabled: tuple[Site, ...] = ()
+    bars: tuple[Site, ...] = ()
+    downloads: tuple[tuple[Site, Site], ...] = ()
+    loads: tuple[Site, ...] = ()
+    indexed: tuple[tuple[Site, str], ...] = ()
+    sizes: tuple[Site, ...] = ()
+    unseeded: tuple[str, ...] = ()
+    decisions: tuple[Site, ...] = ()
+    logs: bool = False
+    hazard: Hazard | None = None

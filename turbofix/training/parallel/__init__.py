@@ -1,0 +1,1 @@
+"""What it takes to carry a training of one process to several."""

@@ -1,0 +1,62 @@
+"""What decides over the rest of a training, and must be decided alike in all processes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
+from turbofix.domain.trace import LoopRecord
+from turbofix.domain.values import Made, members
+from turbofix.regex import regex
+from turbofix.source.nodes import walk
+from turbofix.source.places import FUNCTIONS, LOOPS
+from turbofix.source.site import Site
+
+_CHANGING = regex(r"param_groups|load_state_dict|\blr\b|adjust|exit\(")
+_PLATEAU = "ReduceLROnPlateau"
+
+
+def decisions(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
+    """The tests of an epoch that end the training or change its rate, and what a schedule is told of an evaluation."""
+    places = analysis.facts.places
+    steps = {record.node for record in records}
+    told: set[Site] = set()
+    for record in records:
+        for loop, module in _around(analysis, record):
+            if loop in steps:
+                continue
+            for node in _own(loop, steps):
+                if isinstance(node, ast.If) and _decides(node) and not isinstance(node.test, ast.Constant):
+                    told.add(places.site(node.test, module))
+    for event in analysis.facts.of("step"):
+        plateau = any(isinstance(each, Made) and each.qualname.endswith(_PLATEAU) for each in members(event.receiver))
+        given = event.arguments.get("metrics", 0) if event.arguments is not None else None
+        if plateau and given is not None and given.node is not None:
+            told.add(places.site(given.node, event.module))
+    yield from sorted(told)
+
+
+def _around(analysis: Analysis, record: LoopRecord) -> Iterator[tuple[ast.AST, ModuleFile]]:
+    """The loops around a step, through calls."""
+    for event in analysis.facts.of("backward"):
+        found = analysis.facts.loops(event)
+        if any(each.node is record.node for each in found):
+            yield from ((each.node, each.module) for each in found)
+            return
+
+
+def _own(loop: ast.AST, steps: set[ast.For | ast.AsyncFor | ast.While]) -> Iterator[ast.AST]:
+    """What lies in a loop, without the loops of steps and the functions in it."""
+    for each in ast.iter_child_nodes(loop):
+        if not isinstance(each, (*FUNCTIONS, ast.ClassDef)) and each not in steps:
+            yield each
+            if not isinstance(each, LOOPS):
+                yield from _own(each, steps)
+
+
+def _decides(node: ast.If) -> bool:
+    inside = [one for each in node.body for one in walk(each)]
+    ends = any(isinstance(each, (ast.Break, ast.Return, ast.Raise)) for each in inside)
+    return ends or any(_CHANGING.search(ast.unparse(each)) for each in node.body if not isinstance(each, ast.With))

@@ -1,0 +1,154 @@
+"""What one process does for all: write files, show windows, fetch data, draw progress bars."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
+from turbofix.library.tables import BARS, NAMES
+from turbofix.source.answers import every
+from turbofix.source.names import dotted
+from turbofix.source.nodes import walk
+from turbofix.source.places import FUNCTIONS
+from turbofix.source.site import Site
+
+_WRITES = NAMES["writes"]
+_WRITING = NAMES["writing_methods"]
+_WRITERS = NAMES["makes_writer"]
+_DISABLED = NAMES["disabled_by_mode"]
+_OPENS = frozenset(("builtins.open", "io.open", "logging.FileHandler", "logging.handlers.RotatingFileHandler"))
+_ITS_MODE = frozenset("wax")
+
+
+class Once:
+    """The statements of a program's files that one process is to execute."""
+
+    def __init__(self, analysis: Analysis, modules: Iterable[ModuleFile]) -> None:
+        self.analysis, self.places = analysis, analysis.facts.places
+        self.modules = list(modules)
+        self.statements: list[tuple[ast.stmt, ModuleFile]] = []
+        self.opened: list[Site] = []
+        self.writers: list[Site] = []
+        self.disabled: list[Site] = []
+        self.bars: list[Site] = []
+        self.fetching: list[tuple[ast.stmt, ModuleFile]] = []
+        for module in self.modules:
+            names = {name for call in every(ast.Call, module.tree) for name in self._held_by_writer(call, module)}
+            for call in every(ast.Call, module.tree):
+                self._look(call, module, names)
+
+    def _held_by_writer(self, call: ast.Call, module: ModuleFile) -> Iterator[str]:
+        """The names of what writes a log, which other processes do without."""
+        if (self._name(call, module) or "") in _WRITERS:
+            above = self.places.parent(call, module)
+            if isinstance(above, ast.Assign):
+                yield from (dotted(each) or "" for each in above.targets)
+
+    def _name(self, call: ast.Call, module: ModuleFile) -> str | None:
+        return self.analysis.facts.offered(call.func, module)
+
+    def _look(self, call: ast.Call, module: ModuleFile, writers: set[str]) -> None:
+        name = self._name(call, module) or ""
+        site = self.places.site(call, module)
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if name in BARS:
+            self.bars.append(site)
+        elif name in _WRITERS:
+            self.writers.append(site)
+        elif name in _DISABLED:
+            self.disabled.append(site)
+        elif name in _OPENS:
+            if name.startswith("logging") or _mode(call) & _ITS_MODE:
+                self._open(call, module)
+        elif name in _WRITES or (not name and method in _WRITING) or self._is_of(call, writers):
+            self._guard(call, module)
+        if any(each.arg == "download" and not _is_off(each.value) for each in call.keywords):
+            statement = self.places.statement(call, module)
+            if statement is not None:
+                self.fetching.append((statement, module))
+
+    @staticmethod
+    def _is_of(call: ast.Call, writers: set[str]) -> bool:
+        return isinstance(call.func, ast.Attribute) and (dotted(call.func.value) or "") in writers
+
+    def _open(self, call: ast.Call, module: ModuleFile) -> None:
+        """A file that is written: as a block of its own one process executes it, else others are given none."""
+        statement = self.places.statement(call, module)
+        if isinstance(statement, ast.With) and any(call is item.context_expr for item in statement.items):
+            self.statements.append((statement, module))
+        elif call.args:
+            self.opened.append(self.places.site(call.args[0], module))
+
+    def _guard(self, call: ast.Call, module: ModuleFile) -> None:
+        statement = self.places.statement(call, module)
+        if isinstance(statement, ast.Expr):
+            self.statements.append((statement, module))
+
+    def runs(self) -> tuple[tuple[Site, Site], ...]:
+        """The statements that one process executes, those that follow on each other together."""
+        chosen = {id(each) for each, _ in self.statements}
+        inside = {id(one) for each, _ in self.statements for one in walk(each) if one is not each}
+        found: list[tuple[Site, Site]] = []
+        for statement, module in self.statements:
+            if id(statement) in inside:
+                continue
+            block = self._block(statement, module)
+            at = block.index(statement)
+            if at and id(block[at - 1]) in chosen:
+                continue
+            last = at
+            while last + 1 < len(block) and id(block[last + 1]) in chosen:
+                last += 1
+            run = (self.places.site(statement, module), self.places.site(block[last], module))
+            found += [run] if run not in found else []
+        return tuple(sorted(found))
+
+    def downloads(self) -> tuple[tuple[Site, Site], ...]:
+        """The statements that fetch data, from the first to the last of one block."""
+        found: dict[int, tuple[Site, Site]] = {}
+        for statement, module in self.fetching:
+            block, site = self._block(statement, module), self.places.site(statement, module)
+            first, last = found.get(id(block[0]), (site, site))
+            found[id(block[0])] = (min(first, site), max(last, site))
+        return tuple(found.values())
+
+    def _block(self, statement: ast.stmt, module: ModuleFile) -> list[ast.stmt]:
+        above = self.places.parent(statement, module)
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(above, name, None)
+            if isinstance(block, list) and statement in block:
+                return block
+        return [statement]
+
+    def loads(self, saves: Iterable[ast.AST]) -> Iterator[Site]:
+        """The statements that read a file behind those that may have written it."""
+        written = {id(each) for each in saves}
+        order = [each.order for each in self.analysis.facts.of("save") if id(each.node) in written]
+        for event in self.analysis.facts.of("load"):
+            if event.name == "torch.load" and order and event.order > min(order):
+                statement = self.places.statement(event.node, event.module)
+                if statement is not None:
+                    yield self.places.site(statement, event.module)
+
+
+def _mode(call: ast.Call) -> set[str]:
+    given = call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.arg == "mode"), None)
+    return set(str(given.value)) if isinstance(given, ast.Constant) else set()
+
+
+def _is_off(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and not node.value
+
+
+def last_import(module: ModuleFile) -> ast.stmt | None:
+    """The last import of a file's own level, behind which a name can be set."""
+    body = module.tree.body
+    known: ast.stmt | None = None
+    for each in body:
+        if isinstance(each, (ast.Import, ast.ImportFrom)):
+            known = each
+        elif isinstance(each, (*FUNCTIONS, ast.ClassDef)):
+            break
+    return known

@@ -1,0 +1,181 @@
+"""All that has to change in a training of one process so that several can run it, one for each GPU."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
+from turbofix.regex import regex
+from turbofix.source.answers import every
+from turbofix.source.names import dotted
+from turbofix.source.nodes import walk
+from turbofix.source.places import FUNCTIONS
+from turbofix.source.site import Site
+from turbofix.training.model import Loader, Model, Parallel, Script, Step
+from turbofix.training.parallel.decisions import decisions
+from turbofix.training.parallel.once import Once, last_import
+from turbofix.training.parallel.sharing import divided, drawn, sizes_read
+from turbofix.training.parallel.totals import totals
+from turbofix.training.parallel.wrapping import NotWrapped, copied, wrapped
+from turbofix.training.script import is_guard
+from turbofix.training.steps.training import training_loops
+
+_ONE_GPU = regex(r"cuda:\d+")
+_SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy": ("numpy.random.seed",)}
+_SEEDING_ALL = ("seed", "seed_everything", "set_seed")
+
+
+def parallel(
+    analysis: Analysis,
+    script: Script,
+    models: tuple[Model, ...],
+    loaders: tuple[Loader, ...],
+    steps: tuple[Step, ...],
+) -> Parallel | None:
+    """What several processes need; None where no steps of the program's own are seen, or where no set-up is."""
+    first = script.trains_at or script.setup
+    if not steps or first is None:
+        return None
+    setup = _beginning(analysis, first)
+    try:
+        return _parallel(analysis, setup, models, loaders, steps)
+    except NotWrapped as found:
+        return Parallel(setup, (), steps[0].loop.site, hazard=found.hazard)
+
+
+def _parallel(
+    analysis: Analysis,
+    setup: Site,
+    models: tuple[Model, ...],
+    loaders: tuple[Loader, ...],
+    steps: tuple[Step, ...],
+) -> Parallel:
+    facts, places = analysis.facts, analysis.facts.places
+    _refuse(analysis)
+    copies = tuple(copied(analysis, models))
+    whole = tuple(wrapped(analysis, models, steps))
+    if not whole and not copies:
+        raise NotWrapped("no model is seen that its steps train", steps[0].loop.site)
+    sites = {step.loop.site: step for step in steps}
+    records = [
+        (sites[site], record)
+        for record, *_ in training_loops(analysis)
+        if (site := places.site(record.node, record.module)) in sites
+    ]
+    data = tuple(divided(analysis, loaders, steps))
+    shared = [each for each in loaders if each.site in {one.loader for one in data}]
+    modules = [*analysis.execution.modules.values()]
+    once = Once(analysis, modules)
+    runs = once.runs()
+    saves = [each for statement, _ in once.statements for each in walk(statement)]
+    whole_loop = facts.loops(facts.of("backward")[0])[0]
+    return Parallel(
+        setup,
+        tuple(places.site(each, module) for module in modules if (each := last_import(module)) is not None),
+        places.site(whole_loop.node, whole_loop.module),
+        whole,
+        copies,
+        data,
+        tuple(drawn(analysis, records)),
+        tuple(found for _, record in records if (found := totals(analysis, record)) is not None),
+        runs,
+        tuple(once.opened),
+        tuple(once.writers),
+        tuple(once.disabled),
+        tuple(once.bars),
+        once.downloads(),
+        tuple(dict.fromkeys(once.loads(saves))),
+        tuple(_indexed(analysis, modules)),
+        tuple(dict.fromkeys(sizes_read(analysis, tuple(shared), [record for _, record in records]))),
+        tuple(_unseeded(analysis, modules)),
+        tuple(decisions(analysis, [record for _, record in records])),
+        any("logging" in module.text for module in modules),
+    )
+
+
+def _beginning(analysis: Analysis, first: Site) -> Site:
+    """The first statement of the function, or guarded block, that sets up; of a script without either, its imports."""
+    places = analysis.facts.places
+    module = next(each for each in analysis.execution.modules.values() if each.path == first.path)
+    inner: ast.AST | None = None
+    for node in walk(module.tree):
+        body = getattr(node, "body", None)
+        holds = isinstance(node, FUNCTIONS) or (isinstance(node, ast.If) and is_guard(node))
+        if holds and isinstance(body, list) and body[0].lineno <= first.line <= (body[-1].end_lineno or 0):
+            inner = node
+    if inner is None:
+        last = last_import(module)
+        return places.site(last, module) if last is not None else first
+    body = [each for each in inner.body if not _is_text(each)]  # type: ignore[attr-defined]
+    return places.site(body[0], module)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _refuse(analysis: Analysis) -> None:
+    """Raise NotWrapped for what would go wrong in silence."""
+    places = analysis.facts.places
+    entry = analysis.execution.entry
+    if entry.path.suffix == ".ipynb":
+        raise NotWrapped("torchrun starts scripts, no notebooks", places.site(entry.tree, entry))
+    for module in analysis.execution.modules.values():
+        for node in _unordered(analysis, module):
+            why = "the order of this set differs from process to process: sort it"
+            raise NotWrapped(why, places.site(node, module))
+        for assigned in every(ast.Assign, module.tree):
+            target, value = ast.unparse(assigned.targets[0]), assigned.value
+            if "CUDA_VISIBLE_DEVICES" in target and isinstance(value, ast.Constant) and "," not in str(value.value):
+                raise NotWrapped("it hides all GPUs but one", places.site(assigned, module))
+
+
+_TEXTS = regex(r"word|token|char|text|label|class|name|vocab|path|file|tag|user|item")
+
+
+def _unordered(analysis: Analysis, module: ModuleFile) -> Iterator[ast.AST]:
+    """The sets of texts that are gone through in their own order, which each process has its own of."""
+    for node in every(ast.Call, module.tree):
+        if dotted(node.func) not in ("list", "enumerate", "tuple", "iter") or not node.args:
+            continue
+        given = node.args[0]
+        if (isinstance(given, ast.Call) and dotted(given.func) == "set") or isinstance(given, (ast.SetComp, ast.Set)):
+            above = analysis.facts.places.parent(node, module)
+            if isinstance(above, ast.Call) and dotted(above.func) in ("sorted", "len", "sum", "max", "min"):
+                continue
+            if _TEXTS.search(ast.unparse(given).lower()):
+                yield node
+
+
+def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Site, str]]:
+    """The literals by which a program names one GPU."""
+    places = analysis.facts.places
+    for module in modules:
+        for node in every(ast.Constant, module.tree):
+            if isinstance(node.value, str) and _ONE_GPU.fullmatch(node.value):
+                yield places.site(node, module), 'f"cuda:{local_rank}"'
+        for call in every(ast.Call, module.tree):
+            name = dotted(call.func) or ""
+            on_gpu = name.endswith(".cuda") or name in ("torch.cuda.set_device", "torch.device")
+            for given in call.args[:1] if on_gpu else ():
+                if isinstance(given, ast.Constant) and type(given.value) is int:
+                    yield places.site(given, module), "local_rank"
+
+
+def _unseeded(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[str]:
+    """The generators of random numbers that the program draws from, and does not seed."""
+    called = {event.name for event in analysis.facts.events if event.kind in ("call", "set")}
+    texts = [module.text for module in modules]
+    if any(name.rpartition(".")[2] in _SEEDING_ALL[1:] for name in called):
+        return
+    for name, seeds in _SEEDING.items():
+        spoken = name == "torch" or any(f"import {name}" in text for text in texts)
+        seeded = any(each in called for each in seeds) or any(
+            f"{'np' if name == 'numpy' else name}.{'random.seed' if name == 'numpy' else seeds[0].partition('.')[2]}("
+            in text
+            for text in texts
+        )
+        if spoken and not seeded:
+            yield name

@@ -1,0 +1,204 @@
+"""How the batches of a training are shared out among processes: its loaders, and what its steps draw by hand."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.dataflow.facts import Frame
+from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
+from turbofix.domain.trace import LoopRecord
+from turbofix.domain.values import Const, Made, Tensor, Value, flatten, members
+from turbofix.source.names import dotted, loads, targets
+from turbofix.source.nodes import walk
+from turbofix.source.places import FUNCTIONS, LOOPS
+from turbofix.source.site import Site
+from turbofix.training.data.loaders import loader_sites
+from turbofix.training.model import Divided, Drawn, Loader, Pass, Step
+from turbofix.training.parallel.wrapping import NotWrapped
+
+_FACTORIES = ("zeros", "ones", "full", "empty", "rand", "randn", "randint", "normal", "arange")
+
+
+def divided(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Step, ...]) -> Iterator[Divided]:
+    """The loaders that steps read their batches from. Raises NotWrapped for one that cannot be shared out."""
+    sites = {site for step in steps for site in step.loaders}
+    for loader in loaders:
+        if loader.site in sites:
+            yield _divided(analysis, loader, steps)
+
+
+def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Divided:
+    site, given = loader.site, loader.argument
+    if loader.subclass is not None:
+        raise NotWrapped(f"`{loader.subclass}` is a loader of which it is not known how it is shared out", site)
+    if loader.unpacks or loader.open_mapping:
+        raise NotWrapped("a mapping that is unpacked may hold its batch size and its order", site)
+    for name in ("sampler", "batch_sampler"):
+        if given(name).state != "absent" and given(name).values != (None,):
+            raise NotWrapped(f"its `{name}` chooses the samples, and every process would be given the same ones", site)
+    dataset, batch, shuffle, drop = map(given, ("dataset", "batch_size", "shuffle", "drop_last"))
+    if dataset.site is None or batch.site is None or batch.site.path != site.path:
+        raise NotWrapped(
+            "its data or its batch size are not written in its call, and a batch cannot be shared out", site
+        )
+    if batch.values == (1,):
+        raise NotWrapped("a batch of one sample cannot be shared out: accumulate gradients, or take larger ones", site)
+    both = loader.role == "both" and shuffle.site is not None and shuffle.state not in ("value", "option")
+    shuffled = bool(shuffle.values[0]) if shuffle.state == "value" else False if shuffle.state == "absent" else None
+    return Divided(
+        site,
+        dataset.site,
+        batch.site,
+        shuffle.site,
+        shuffled,
+        drop.site,
+        tuple(_passes(analysis, loader, steps)),
+        stream=loader.dataset.kind == "iterable",
+        both=both,
+    )
+
+
+def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Iterator[Pass]:
+    """Where steps begin to read a loader."""
+    places, told = analysis.facts.places, set[Site]()
+    for event in analysis.facts.of("iterate", "call"):
+        if event.kind == "call" and event.name != "builtins.iter":
+            continue
+        read = event.node.iter if isinstance(event.node, (ast.For, ast.AsyncFor)) else event.node
+        named = next((each for each in _names(read) if _is_loader(analysis, each, event.module, loader)), None)
+        statement = places.statement(event.node, event.module)
+        if named is None or statement is None:
+            continue
+        site = places.site(statement, event.module)
+        if site in told or not _leads_to_step(analysis, statement, event.module, steps):
+            continue
+        told.add(site)
+        yield Pass(site, ast.unparse(named), _epoch(analysis, statement, event.module))
+
+
+def _names(node: ast.AST) -> list[ast.Name | ast.Attribute]:
+    return [each for each in walk(node) if isinstance(each, (ast.Name, ast.Attribute)) and dotted(each) is not None]
+
+
+def _is_loader(analysis: Analysis, node: ast.expr, module: ModuleFile, loader: Loader) -> bool:
+    value = value_of(analysis, node, module)
+    made = any(isinstance(each, Made) and each.kind == "loader" for each in members(value))
+    return made and loader.site in loader_sites(analysis, value)
+
+
+def value_of(analysis: Analysis, node: ast.AST, module: ModuleFile) -> Value | None:
+    """What an expression was, whoever called its function."""
+    scope = analysis.facts.places.scope(node, module)
+    return analysis.facts.evaluate(node, (Frame(scope, module, node, None, ()),))
+
+
+def _leads_to_step(analysis: Analysis, statement: ast.stmt, module: ModuleFile, steps: tuple[Step, ...]) -> bool:
+    """Whether a statement is the loop of a step, holds or precedes one, or stands in it: no evaluation's."""
+    places = analysis.facts.places
+    site, scope = places.site(statement, module), places.scope(statement, module)
+    loops = {step.loop.site for step in steps}
+    if isinstance(statement, LOOPS):
+        return (
+            site in loops
+            or any(places.site(each, module) in loops for each in walk(statement) if isinstance(each, LOOPS))
+            or not any(each.path == module.path for each in loops)
+        )
+    return any(isinstance(each, LOOPS) and places.site(each, module) in loops for each in walk(scope))
+
+
+def _epoch(analysis: Analysis, statement: ast.stmt, module: ModuleFile) -> str | None:
+    """The variable that counts the passes, in the loop around a statement or among what its function is given."""
+    for above in analysis.facts.places.ancestors(statement, module):
+        if isinstance(above, ast.For) and isinstance(above.target, ast.Name) and above.target.id != "_":
+            counts = isinstance(above.iter, ast.Call) and "range" in ast.unparse(above.iter.func)
+            return above.target.id if counts else None
+        if isinstance(above, (*FUNCTIONS, ast.Module)):
+            break
+    return None
+
+
+def sizes_read(analysis: Analysis, loaders: tuple[Loader, ...], records: list[LoopRecord]) -> Iterator[Site]:
+    """Where steps make tensors, or states, as large as a batch: by the name that its size has."""
+    facts = analysis.facts
+    batches = {given.site: given for loader in loaders for given in (loader.argument("batch_size"),)}
+    reads = {site for given in batches.values() for site in given.reads}
+    for event in facts.of("call", "make"):
+        if event.name.rpartition(".")[2] not in _FACTORIES or not isinstance(event.node, ast.Call):
+            continue
+        if not any(facts.inside(event, record.node) for record in records):
+            continue
+        for node in walk(event.node):
+            site = facts.places.site(node, event.module) if isinstance(node, (ast.Name, ast.Attribute)) else None
+            if site is not None and site in reads:
+                yield site
+
+
+def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterator[Drawn]:
+    """The batches that steps draw by hand, of data in memory: the names that are set first of all that a model gets."""
+    for step, record in records:
+        if step.loaders:
+            continue
+        found: dict[ast.AST, list[str]] = {}
+        for event in analysis.facts.of("forward", "criterion"):
+            if not analysis.facts.inside(event, record.node) or event.module is not record.module:
+                continue
+            scope = analysis.facts.places.scope(event.node, event.module)
+            if scope is analysis.facts.places.scope(record.node, record.module) and isinstance(event.node, ast.Call):
+                for given in (*event.node.args, *(each.value for each in event.node.keywords)):
+                    _sources(analysis, given, record, found, set())
+        if not found:
+            why = "where its batches come from was not followed, and every process would take all of them"
+            raise NotWrapped(why, step.loop.site)
+        for statement, names in found.items():
+            inside = statement is record.node
+            at = record.node.body[0] if inside else statement
+            yield Drawn(analysis.facts.places.site(at, record.module), tuple(dict.fromkeys(names)), inside)
+
+
+def _sources(
+    analysis: Analysis, node: ast.AST, record: LoopRecord, found: dict[ast.AST, list[str]], seen: set[str]
+) -> bool:
+    """Gather the names that an expression of a loop is computed of, and that are given all of a batch; whether any."""
+    any_found = False
+    for read in loads(node):
+        name = (dotted(read) or "").partition(".")[0]
+        if name in seen:
+            any_found = any_found or any(name in names for names in found.values())
+            continue
+        setting = _setting(record, name)
+        if setting is None or not _may_be_batch(analysis, name, setting, record):
+            continue
+        seen.add(name)
+        value: ast.AST = setting.value if isinstance(setting, ast.Assign) else setting
+        if setting is record.node or not _sources(analysis, value, record, found, seen):
+            found.setdefault(setting, []).append(name)
+        any_found = True
+    return any_found
+
+
+def _setting(record: LoopRecord, name: str) -> ast.stmt | None:
+    """The statement of a loop that sets a name first, or the loop that gives it."""
+    if isinstance(record.node, ast.For) and any(dotted(each) == name for each in targets(record.node.target)):
+        counts = isinstance(record.node.iter, ast.Call) and "range" in ast.unparse(record.node.iter.func)
+        return None if counts else record.node
+    for each in record.node.body:
+        if isinstance(each, ast.Assign) and any(
+            dotted(one) == name for target in each.targets for one in targets(target)
+        ):
+            return each
+    return None
+
+
+def _may_be_batch(analysis: Analysis, name: str, setting: ast.stmt, record: LoopRecord) -> bool:
+    """Whether a name may hold a tensor or an array: no number, no text."""
+    target = next(
+        each
+        for target in ([setting.target] if isinstance(setting, ast.For) else setting.targets)  # type: ignore[attr-defined]
+        for each in targets(target)
+        if dotted(each) == name
+    )
+    held = list(flatten(value_of(analysis, target, record.module)))
+    models = any(isinstance(each, Tensor) and each.roles & {"output", "loss", "prediction"} for each in held)
+    return not models and not (held and all(isinstance(each, Const) for each in held))
