@@ -60,7 +60,7 @@ from ._trainers import Switch, evidence, is_off, why_not
 
 codemod = Codemod(
     __name__,
-    tells=("ddp", "ddp-flags"),
+    tells=("ddp",),
     group="compute",
     risk=Risk.EQUIVALENT,
     brings=(ON_GPU,),
