@@ -19,8 +19,8 @@ Use instead
 
 When refused
     A model some of whose parameters get no gradient in a step fails without the search: that each gets one is assumed,
-    and a run tells. ``broadcast_buffers`` and ``static_graph`` are left alone: buffers may differ between processes, and
-    a static graph fails beside ``no_sync``. Refused
+    and a run tells. ``broadcast_buffers`` and ``static_graph`` are left alone: there may be buffers, and a static graph
+    fails beside ``no_sync``. It is refused
 
     - where gradients are read by hand: in a bucket they are overwritten by those of the next step;
     - where ``gradient_as_bucket_view=False`` is written down, or a ``**mapping`` may hold it.
@@ -82,6 +82,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         search, view = each.argument(SEARCH), each.argument(VIEW)
         if view.known and all(view.values):
             yield codemod.in_place(each.site, "gradients lie in the buckets that are sent")
+        if search.known and not any(search.values):
+            yield codemod.in_place(each.site, "no step looks for parameters that its loss does not use")
         searches = search.state in ("value", "option") and search.values == (True,)
         kept, fixed = why_twice(program, each), reason_beside(search)
         twice = view.state == "absent" or view.off

@@ -54,9 +54,9 @@ from collections.abc import Iterator
 from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
+from turbofix.findings import Finding, InPlace, Refusal, Risk
 from turbofix.training.evidence import of_loop, of_value
-from turbofix.training.model import Framework, Reduction, Step, TrainingProgram
+from turbofix.training.model import Reduction, Step, TrainingProgram
 
 codemod = Codemod(
     __name__,
@@ -67,6 +67,7 @@ codemod = Codemod(
     assumes=(READ_WHOLE,),
 )
 
+LONGEST = 120
 RIGHT = "gradients are summed over processes only where a step follows"
 OUTSIDE = "`no_sync` holds nothing back: the forward pass decides whether gradients are sent, and stands outside of it"
 ENGINES = "an engine that the script may be started with (DeepSpeed, FSDP) has a way of its own to hold gradients back"
@@ -75,17 +76,17 @@ ENGINES = "an engine that the script may be started with (DeepSpeed, FSDP) has a
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Steps that add gradients up, and send them from process to process with each micro-batch."""
-    if program.framework not in (Framework.PYTORCH, Framework.ACCELERATE):
-        return
     for step in program.steps:
-        found = step.reduction
-        if found is not None and found.late:
+        found, groups = step.reduction, step.accumulation
+        if found is None:
+            continue
+        if found.late:
             yield codemod.refuse(found.backward, OUTSIDE, "put the forward pass under the same `with`")
-        elif found is not None and found.held is not None:
+        elif found.held is not None:
             yield codemod.in_place(found.held, RIGHT)
-        elif found is not None and step.accumulation is not None and step.accumulation.steps.values != (1,):
-            many, guard = step.accumulation.steps, step.accumulation.guard
-            seen = (of_loop(step), of_value("the number of micro-batches", many, guard), Evidence("decides", guard))
+        elif groups is None or groups.steps.values != (1,):
+            many = () if groups is None else (of_value("the number of micro-batches", groups.steps, groups.guard),)
+            seen = (of_loop(step), *many)
             message = "every micro-batch sends its gradients to all processes, and one sum for each update is enough"
             reason = found.why_not or why_not(program, step)
             yield codemod.offer(found.backward, message, reason, plan=found, evidence=seen)
@@ -111,9 +112,14 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     assert first is not None
     assert last is not None
     holding = f"{plan.owner}.no_sync({plan.model})" if plan.owner else f"{plan.model}.no_sync()"
-    test, name = plan.stepping, edit.free_name("sync", first)
+    test, name, nothing = (
+        plan.stepping,
+        edit.free_name("sync", first),
+        f"{edit.name('contextlib.nullcontext', first)}()",
+    )
     if not plan.sure:
-        wrapped = f"hasattr({plan.model}, {edit.quoted('no_sync', first)})"
-        test = f"{test} or not {wrapped}"
-    edit.before(first, f"{name} = {edit.name('contextlib.nullcontext', first)}() if {test} else {holding}")
+        test += f" or not hasattr({plan.model}, {edit.quoted('no_sync', first)})"
+    line = f"{name} = {nothing} if {test} else {holding}"
+    broken = (f"{name} = (", f"    {nothing}", f"    if {test}", f"    else {holding}", ")")
+    edit.before(first, *((line,) if first.column + len(line) <= LONGEST else broken))
     edit.wrap(first, last, f"with {name}:")

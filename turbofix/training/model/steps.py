@@ -243,7 +243,9 @@ class Step:
     unscales: tuple[Act, ...] = ()
     scaler_updates: tuple[Act, ...] = ()
     accumulation: Accumulation | None = None
-    reduction: Reduction | None = None  # of its gradients over processes; None on one, and without several micro-batches
+    reduction: Reduction | None = (
+        None  # of its gradients over processes; None on one, and without several micro-batches
+    )
     syncs: tuple[Sync, ...] = ()
     shows: tuple[Show, ...] = ()
     autocast: Site | None = None  # an autocast region (or context variable that may be one) around the forward pass

@@ -9,22 +9,21 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.guards import Condition
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord
-from turbofix.domain.values import Instance, Iterated, Made, Sequence, Tensor, members
+from turbofix.domain.values import Iterated, Made, Sequence, Tensor, Value, members
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, loaded, loads, stores, walk_here
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS, contains
 from turbofix.source.site import Site
-from turbofix.training.frameworks.owners import placed
 from turbofix.training.model import Accumulation, Act, Loop, Reduction
-from turbofix.training.steps.acts import is_update
+from turbofix.training.steps.acts import is_update, stepper
 from turbofix.training.steps.regions import Search, Span, no_grad
 
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
@@ -50,31 +49,34 @@ class Doing(NamedTuple):
 def reduction(analysis: Analysis, doing: Doing, acts: tuple[Act, ...]) -> Reduction | None:
     """How the gradients of a step come from process to process; None where that is not with each backward pass."""
     facts = analysis.facts
-    calls = [each for each in doing.events if each.kind == "forward" and not no_grad(each)]
-    calls = [each for each in calls if any(True for _ in _wrapped(analysis, each))]
-    if not calls:
-        return None
     site = facts.site(doing.backwards[0])
+    calls = [each for each in doing.events if each.kind in ("forward", "unknown_call") and not no_grad(each)]
+    calls = [each for each in calls if any(True for _ in _wrapped(analysis, each))]
     held = next((found for each in doing.backwards if (found := _held(analysis, each)) is not None), None)
     if held is not None:
-        return Reduction(site, held=held, late=all(_held(analysis, each) is None for each in calls))
-    for node, _, module in facts.attribute_writes("require_backward_grad_sync"):
-        return Reduction(site, held=facts.places.site(node, module))
-    if doing.groups is None or any(".no_sync" in module.text for module in analysis.execution.modules.values()):
-        return None
+        late = bool(calls) and all(_held(analysis, each) is None for each in calls)
+        return Reduction(site, held=held, late=late)
+    if (told := _told(analysis)) is not None:
+        return Reduction(site, held=told)
     try:
-        return _whole(analysis, doing, calls, acts)
+        return _whole(analysis, doing, calls, acts) if calls else None
     except _Unfit as reason:
         return Reduction(site, why_not=str(reason))
 
 
-def _wrapped(analysis: Analysis, call: Event) -> Iterator[Made | Instance]:
+def _wrapped(analysis: Analysis, call: Event) -> Iterator[Value]:
     """What is called of a model that DistributedDataParallel wraps, or that Accelerate may."""
+    prepared = analysis.once(("prepared",), lambda: _prepared(analysis))
     for each in members(call.receiver):
-        if isinstance(each, Made) and each.qualname == PARALLEL:
+        if id(each) in prepared or (isinstance(each, Made) and each.qualname == PARALLEL):
             yield each
-        elif isinstance(each, (Made, Instance)) and analysis.facts.origin_site(each.origin) in placed(analysis):
-            yield each
+
+
+def _prepared(analysis: Analysis) -> dict[int, Value]:
+    """What Accelerate is given to prepare."""
+    calls = (each for each in analysis.facts.of("call") if each.name.endswith("accelerate.Accelerator.prepare"))
+    given = (value for each in calls if each.arguments is not None for value in each.arguments.values())
+    return {id(each): each for value in given for each in members(value)}
 
 
 def _held(analysis: Analysis, event: Event) -> Site | None:
@@ -87,32 +89,51 @@ def _held(analysis: Analysis, event: Event) -> Site | None:
     return None
 
 
-def _whole(analysis: Analysis, doing: Doing, calls: list[Event], acts: tuple[Act, ...]) -> Reduction:
-    """All that a ``with`` takes; raises _Unfit where it would change what is learned, or cannot be written."""
+def _told(analysis: Analysis) -> Site | None:
+    """Where else the program speaks of holding gradients back: a method that is entered by another name, a switch."""
+    places = analysis.facts.places
+    for node, _, module in analysis.facts.attribute_writes("require_backward_grad_sync"):
+        return places.site(node, module)
+    for module in analysis.execution.modules.values():
+        for each in every(ast.Attribute, module.tree) if ".no_sync" in module.text else ():
+            if each.attr == "no_sync":
+                return places.site(each, module)
+    return None
+
+
+def _whole(analysis: Analysis, doing: Doing, calls: list[Event], acts: tuple[Act, ...]) -> Reduction | None:
+    """All that a ``with`` takes, None where every backward pass has its update.
+
+    Raises _Unfit where it would change what is learned, or cannot be written.
+    """
     span = _span(analysis, doing)
-    frame, first, last = span.frames[-1], span.block[span.first], span.block[-1]
-    if any(isinstance(each, (ast.Yield, ast.YieldFrom, ast.Await)) for each in walk(first)):
-        raise _Unfit("the forward pass hands over to others in the midst of it")
     inner = _inner(analysis, doing)
     if inner is not None:
+        frame, first, last = _statements(analysis, span, analysis.facts.places.scope(inner.node, inner.module))
+        if not contains(inner.node, first, inner.module):
+            raise _Unfit("several backward passes go through one forward pass")
         stepping = _of_last_round(analysis, doing, inner, frame)
         inside = [each for each in doing.events if analysis.facts.inside(each, inner.node)]
     else:
         condition = _condition(analysis, doing)
-        if condition.frames[-1].scope is not frame.scope:
-            raise _Unfit("the test of the update stands in another function than the forward pass")
-        assert condition.test is not None
-        test = _at(analysis, condition.test, first, condition.node, frame)
-        stepping = ast.unparse(test) if condition.holds else f"not ({ast.unparse(test)})"
+        if condition is None:
+            return None
+        test, where, scope = _passed(analysis, condition)
+        frame, first, last = _statements(analysis, span, scope)
+        stepping = _text(_at(analysis, test, first, where, frame), condition.holds)
         inside = [each for each in doing.events if not _is_under(analysis, each, condition, doing)]
+    if any(isinstance(each, (ast.Yield, ast.YieldFrom, ast.Await)) for each in walk(first)):
+        raise _Unfit("the forward pass hands over to others in the midst of it")
     for each in inside:
         if each.kind in ("clip", "unscale", "grad_read"):
             line = analysis.facts.site(each).line_from(frame.module.path)
             raise _Unfit(f"{line} uses the gradients of each micro-batch, and those would be of one process alone")
-    late = _flush(analysis, doing)
+    late = _flush(analysis, doing) if inner is None else None
     if late is not None:
         stepping = f"{stepping} or {_of_last_batch(analysis, doing, late, frame)}"
-    text, sure = _model(analysis, span, calls)
+    text, sure = _model(analysis, frame, first, last, calls)
+    nodes, ways = {id(each.node) for each in calls}, {id(each.control) for each in calls}
+    sure = sure and all(id(each.control) in ways for each in doing.events if id(each.node) in nodes)
     places, owners = analysis.facts.places, [each.owner for each in acts if each.owner]
     return Reduction(
         backward=analysis.facts.site(doing.backwards[0]),
@@ -136,6 +157,27 @@ def _span(analysis: Analysis, doing: Doing) -> Span:
     return spans[0]
 
 
+def _statements(analysis: Analysis, span: Span, scope: ast.AST) -> tuple[Frame, ast.stmt, ast.stmt]:
+    """The first and the last statement of a micro-batch in the function that knows which is the last one."""
+    frame = next((each for each in span.frames if each.scope is scope), None)
+    if frame is None:
+        raise _Unfit("the function that makes the forward pass does not know which micro-batch is the last one")
+    if frame is span.frames[-1]:
+        return frame, span.block[span.first], span.block[-1]
+    statement = analysis.facts.places.statement(frame.anchor, frame.module)
+    assert statement is not None
+    return frame, statement, statement
+
+
+def _text(test: ast.expr, holds: bool) -> str:
+    """The source of a test, or of its opposite."""
+    turned = isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.NotEq)
+    if holds or not turned:
+        return ast.unparse(test) if holds else f"not ({ast.unparse(test)})"
+    assert isinstance(test, ast.Compare)
+    return ast.unparse(ast.Compare(test.left, [ast.Eq()], test.comparators))
+
+
 # --- the test -----------------------------------------------------------------------------------------------------
 
 
@@ -154,8 +196,6 @@ def _of_last_round(analysis: Analysis, doing: Doing, inner: LoopRecord, frame: F
     node, facts = inner.node, analysis.facts
     if not all(facts.inside(each, node) for each in doing.backwards):
         raise _Unfit("another backward pass follows the loop over micro-batches")
-    if facts.places.scope(node, inner.module) is not frame.scope:
-        raise _Unfit("the loop over micro-batches stands in another function than the forward pass")
     if any(isinstance(each, (ast.Break, ast.Return)) for each in walk_here(node)):
         raise _Unfit("the loop over micro-batches may end before its last round")
     for backward in doing.backwards:
@@ -181,25 +221,49 @@ def _counted(analysis: Analysis, inner: LoopRecord, frame: Frame) -> tuple[str, 
         sized = bool(kinds) and all(isinstance(each, (Sequence, Tensor, Iterated)) for each in kinds)
         if name == "enumerate" and isinstance(first, ast.Name) and dotted(given) is not None and sized:
             return first.id, f"len({dotted(given)})"
-    raise _Unfit("nothing counts the rounds of the loop over micro-batches: let `enumerate` do it, and test for the last")
+    raise _Unfit(
+        "nothing counts the rounds of the loop over micro-batches: let `enumerate` do it, and test for the last"
+    )
 
 
-def _condition(analysis: Analysis, doing: Doing) -> Condition:
-    """The test under which all updates happen, and more than the backward pass."""
+def _condition(analysis: Analysis, doing: Doing) -> Condition | None:
+    """The test under which all updates happen, and more than the backward pass; None where there is none."""
     loop, guards = doing.record.node, analysis.guards
     around = [guards.conditions(each, loop) for each in doing.updates]
     shared = set.intersection(*({_said(each) for each in one} for one in around))
-    for each in around[0]:
-        if each.test is not None and _said(each) in shared and guards.judge(each, loop)[0] == "every_n":
-            break
-    else:
-        raise _Unfit("several updates of a step happen under several tests")
-    for backward in doing.backwards:
-        for other in guards.conditions(backward, loop):
+    backward = {_said(each) for one in doing.backwards for each in guards.conditions(one, loop)}
+    tests = [each for each in around[0] if each.test is not None and _said(each) in shared - backward]
+    found = [each for each in tests if guards.judge(each, loop)[0] == "every_n" or _is_reset(each)]
+    if found and min(each.order for each in doing.updates) < max(each.order for each in doing.backwards):
+        raise _Unfit("the update stands in front of the forward pass: it takes what the micro-batch before it left")
+    if not found:
+        if doing.groups is None:
+            return None
+        raise _Unfit("the updates of a step happen under several tests")
+    for one in doing.backwards:
+        for other in guards.conditions(one, loop):
             if _said(other) not in shared and guards.judge(other, loop)[0] != "config":
-                line = f"line {getattr(other.node, 'lineno', 0)}"
-                raise _Unfit(f"{line} decides whether a micro-batch goes backward, and an update may follow one that does not")
-    return each
+                line = getattr(other.node, "lineno", 0)
+                raise _Unfit(
+                    f"line {line} decides whether a micro-batch goes backward, and an update may follow all the same"
+                )
+    return found[0]
+
+
+def _is_reset(condition: Condition) -> bool:
+    """Whether a test reads a number that is set anew where it holds: ``if count == 8: ...; count = 0``."""
+    body = condition.node.body if isinstance(condition.node, ast.If) and condition.holds else []
+    names = {name for statement in body for name, _ in stores(statement)}
+    return condition.test is not None and not names.isdisjoint(map(dotted, loads(condition.test)))
+
+
+def _passed(analysis: Analysis, condition: Condition) -> tuple[ast.expr, ast.AST, ast.AST]:
+    """A test, where it is read, and the function that it stands in; those of the caller that passes it."""
+    test, frames, where = condition.test, condition.frames, condition.node
+    while isinstance(test, ast.Name) and (given := analysis.guards.passed_for(test, frames)) is not None:
+        where, frames, test = frames[-1].call or where, frames[:-1], given
+    assert test is not None
+    return test, where, frames[-1].scope
 
 
 def _said(condition: Condition) -> tuple[str, bool]:
@@ -223,28 +287,37 @@ def _at(analysis: Analysis, test: ast.expr, first: ast.stmt, where: ast.AST, fra
     between = [(n, w) for statement in body for n, w in stores(statement) if begin <= getattr(w, "lineno", 0) < end]
     whole = {name for each in loads(test) if (name := dotted(each)) is not None}
     changed = [(n, w) for n, w in between if n in loaded(test) or n.startswith(tuple(f"{name}." for name in whole))]
-    _refuse_changed_elsewhere(analysis, whole, begin, end, frame)
     if not changed:
+        _refuse_changed_elsewhere(analysis, whole, begin, end, frame)
         return test
     name, write = changed[0]
     if len(changed) == 1 and isinstance(write, ast.Assign) and dotted(test) == name == dotted(write.targets[0]):
         return _at(analysis, write.value, first, write, frame)
-    counts = isinstance(write, ast.AugAssign) and isinstance(write.op, ast.Add) and name in whole
     blocks = [places.block(each, module) for each in (first, where) if isinstance(each, ast.stmt)]
-    if len(changed) == 1 and counts and isinstance(write, ast.AugAssign) and any(write in each for each in blocks):
-        if isinstance(write.value, ast.Constant):
-            return _Counted(name, write.value).visit(copy.deepcopy(test))  # type: ignore[no-any-return]
+    counts = (
+        isinstance(write, ast.AugAssign) and isinstance(write.op, ast.Add) and isinstance(write.value, ast.Constant)
+    )
+    if len(changed) == 1 and counts and name in whole and any(write in each for each in blocks):
+        assert isinstance(write, ast.AugAssign)
+        _refuse_changed_elsewhere(analysis, whole, begin, end, frame)
+        counted: ast.expr = _Counted(name, write.value).visit(copy.deepcopy(test))
+        return counted
     raise _Unfit(f"`{name}`, which the test of the update reads, changes between the forward pass and the test")
 
 
 def _refuse_changed_elsewhere(analysis: Analysis, names: set[str], begin: int, end: int, frame: Frame) -> None:
-    """Raise _Unfit where a method that is called between two lines writes an attribute which a test reads."""
+    """Raise _Unfit where what a test reads is changed by something that is called between two lines."""
+    facts, module = analysis.facts, frame.module
+    called = {dotted(each.func) or "" for each in every(ast.Call, module.tree) if begin <= each.lineno < end}
     for name in names:
-        for _, scope, _ in analysis.facts.attribute_writes(name.rpartition(".")[2]) if "." in name else ():
-            called = getattr(scope, "name", "") if scope is not frame.scope else ""
-            for call in every(ast.Call, frame.module.tree):
-                if begin <= call.lineno < end and (dotted(call.func) or "").rpartition(".")[2] == called:
-                    raise _Unfit(f"`{name}`, which the test of the update reads, is changed by `{called}` before it")
+        writers = {scope for _, scope, _ in facts.attribute_writes(name.rpartition(".")[2]) if "." in name}
+        owner = facts.bindings.owner(name.partition(".")[0], frame.anchor, module)
+        writers |= {facts.places.scope(each, module) for each in facts.bindings.writes(owner, name)}
+        changing = {getattr(each, "name", "") for each in writers if each is not frame.scope}
+        for each in called:
+            receiver, _, method = each.rpartition(".")
+            if method in changing or receiver == name:
+                raise _Unfit(f"`{name}`, which the test of the update reads, may be changed by `{each}` before it")
 
 
 class _Counted(ast.NodeTransformer):
@@ -253,7 +326,7 @@ class _Counted(ast.NodeTransformer):
     def __init__(self, name: str, more: ast.expr) -> None:
         self._name, self._more = name, more
 
-    def visit(self, node: ast.AST) -> ast.AST:
+    def visit(self, node: ast.AST) -> Any:
         if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) == self._name:
             return ast.BinOp(node, ast.Add(), self._more)
         return self.generic_visit(node)
@@ -265,12 +338,15 @@ class _Counted(ast.NodeTransformer):
 def _flush(analysis: Analysis, doing: Doing) -> Event | None:
     """An update behind the loop, with the gradients of the last micro-batches: no other loop that trains holds it."""
     facts = analysis.facts
-    backwards = facts.of("backward")
+    around = [each.node for each in facts.loops(doing.backwards[0])]
+    known = all(stepper(each.receiver) != "unknown" for each in doing.updates)
     for event in facts.of("step"):
         if not is_update(event) or facts.inside(event, doing.record.node):
             continue
-        own = [each for each in facts.loops(event) if not contains(each.node, doing.record.node, each.module)]
-        beside = any(facts.inside(backward, each.node) for each in own for backward in backwards)
+        if known and stepper(event.receiver) == "unknown":
+            continue  # a scheduler, perhaps
+        own = [each.node for each in facts.loops(event) if not any(each.node is one for one in around)]
+        beside = any(facts.inside(backward, each) for each in own for backward in facts.of("backward"))
         if not beside and event.order > doing.backwards[0].order:
             return event
     return None
@@ -281,21 +357,24 @@ def _of_last_batch(analysis: Analysis, doing: Doing, late: Event, frame: Frame) 
     loop, node = doing.loop, doing.record.node
     line = analysis.facts.site(late).line_from(frame.module.path)
     here = analysis.facts.places.scope(node, doing.record.module) is frame.scope
-    if not here or loop.counter is None or loop.sized is None:
-        raise _Unfit(f"{line} updates with what the last micro-batches of a pass left, and nothing tells which these are")
-    if any(isinstance(each, ast.Break) for each in walk_here(node)):
-        raise _Unfit(f"{line} updates with what the last micro-batches left, and the loop may end before its last round")
+    if not here or loop.counter is None or loop.sized is None or loop.counter_start not in (0, 1):
+        raise _Unfit(
+            f"{line} updates with what the last micro-batches of a pass left, and nothing tells which these are"
+        )
+    skips = any(analysis.guards.guard(each, node).kind not in ("always", "config") for each in doing.backwards)
+    if skips or any(isinstance(each, (ast.Break, ast.Return)) for each in walk_here(node)):
+        raise _Unfit(f"{line} updates with what the last micro-batches left, and the last round may not be reached")
     return f"{loop.counter}{'' if loop.counter_start else ' + 1'} == {loop.sized}"
 
 
-def _model(analysis: Analysis, span: Span, calls: list[Event]) -> tuple[str, bool]:
+def _model(analysis: Analysis, frame: Frame, first: ast.stmt, last: ast.stmt, calls: list[Event]) -> tuple[str, bool]:
     """What the function of the step calls the wrapped model, and whether it is surely wrapped there."""
-    facts, frame = analysis.facts, span.frames[-1]
+    facts, block = analysis.facts, analysis.facts.places.block(first, frame.module)
     wanted = [each for call in calls for each in _wrapped(analysis, call)]
     found: dict[str, bool] = {}
-    for statement in span.block[span.first :]:
+    for statement in block[block.index(first) : block.index(last) + 1]:
         for node in loads(statement):
-            held = members(facts.evaluate(node, span.frames))
+            held = members(facts.evaluate(node, (frame,)))
             if (text := dotted(node)) is not None and any(each is one for each in held for one in wanted):
                 found[text] = all(any(each is one for one in wanted) for each in held)
     for call in calls if not found else ():
@@ -306,7 +385,9 @@ def _model(analysis: Analysis, span: Span, calls: list[Event]) -> tuple[str, boo
             found[text] = all(any(each is one for one in wanted) for each in members(call.receiver))
     if len(found) != 1:
         raise _Unfit(
-            "several wrapped models are called" if found else "the function of the step has no name for the wrapped model"
+            "several wrapped models are called"
+            if found
+            else "the function of the step has no name for the wrapped model"
         )
     return next(iter(found.items()))
 
