@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from turbofix.dataflow.facts import Frame
@@ -234,7 +234,7 @@ def _condition(analysis: Analysis, doing: Doing) -> Condition | None:
     backward = {_said(each) for one in doing.backwards for each in guards.conditions(one, loop)}
     tests = [each for each in around[0] if each.test is not None and _said(each) in shared - backward]
     found = [each for each in tests if guards.judge(each, loop)[0] == "every_n" or _is_reset(each)]
-    if found and min(each.order for each in doing.updates) < max(each.order for each in doing.backwards):
+    if found and min(_first(doing.updates)) < max(_first(doing.backwards)):
         raise _Unfit("the update stands in front of the forward pass: it takes what the micro-batch before it left")
     if not found:
         if doing.groups is None:
@@ -248,6 +248,14 @@ def _condition(analysis: Analysis, doing: Doing) -> Condition | None:
                     f"line {line} decides whether a micro-batch goes backward, and an update may follow all the same"
                 )
     return found[0]
+
+
+def _first(events: list[Event]) -> Iterable[int]:
+    """When each of the calls behind events happens for the first time: a function may run more than once."""
+    found: dict[int, int] = {}
+    for each in events:
+        found[id(each.node)] = min(each.order, found.get(id(each.node), each.order))
+    return found.values()
 
 
 def _is_reset(condition: Condition) -> bool:
@@ -311,8 +319,8 @@ def _refuse_changed_elsewhere(analysis: Analysis, names: set[str], begin: int, e
     called = {dotted(each.func) or "" for each in every(ast.Call, module.tree) if begin <= each.lineno < end}
     for name in names:
         writers = {scope for _, scope, _ in facts.attribute_writes(name.rpartition(".")[2]) if "." in name}
-        owner = facts.bindings.owner(name.partition(".")[0], frame.anchor, module)
-        writers |= {facts.places.scope(each, module) for each in facts.bindings.writes(owner, name)}
+        writers |= {facts.places.scope(each, module) for each in every(ast.Global, module.tree) if name in each.names}
+        writers |= {facts.places.scope(each, module) for each in every(ast.Nonlocal, module.tree) if name in each.names}
         changing = {getattr(each, "name", "") for each in writers if each is not frame.scope}
         for each in called:
             receiver, _, method = each.rpartition(".")
@@ -357,7 +365,8 @@ def _of_last_batch(analysis: Analysis, doing: Doing, late: Event, frame: Frame) 
     loop, node = doing.loop, doing.record.node
     line = analysis.facts.site(late).line_from(frame.module.path)
     here = analysis.facts.places.scope(node, doing.record.module) is frame.scope
-    if not here or loop.counter is None or loop.sized is None or loop.counter_start not in (0, 1):
+    counts = isinstance(node, ast.For) and loop.counter in [dotted(each) for each in walk(node.target)]
+    if not here or not counts or loop.sized is None or loop.counter_start not in (0, 1):
         raise _Unfit(
             f"{line} updates with what the last micro-batches of a pass left, and nothing tells which these are"
         )
