@@ -15,7 +15,8 @@ Use instead
 
         model = DistributedDataParallel(model, device_ids=[rank], gradient_as_bucket_view=True)
 
-    Where an option's default or a constant says it, that becomes False.
+    Where an option's default or a constant says it, that becomes False. So does ``ddp_find_unused_parameters`` of the
+    Trainer; Lightning's strategy becomes ``"ddp"``. Accelerate's ``DistributedDataParallelKwargs`` has both flags.
 
 When refused
     A model some of whose parameters get no gradient in a step fails without the search: that each gets one is assumed,
@@ -46,6 +47,7 @@ from turbofix.training.model import Argument, Framework, TrainingProgram, Wrappi
 
 from ._loaders import mend_help, reason_beside
 from ._options import on_defaults
+from ._trainers import Switch, evidence, why_not
 
 codemod = Codemod(
     __name__,
@@ -58,6 +60,11 @@ codemod = Codemod(
 
 SEARCH, VIEW = "find_unused_parameters", "gradient_as_bucket_view"
 SINCE = (1, 8)
+SWITCHES = (
+    (f"ddp_{SEARCH}", True, "False"),
+    ("strategy", f"ddp_{SEARCH}_true", '"ddp"'),
+)
+"""What the trainers of transformers and Lightning are told, and what instead."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,8 @@ TWICE = "gradients are kept twice: as those of the parameters, and in the bucket
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Calls of DistributedDataParallel that search for parameters without a gradient, or keep gradients twice."""
-    if program.framework is not Framework.PYTORCH or program.target.torch < SINCE:
+    yield from under_trainer(program)
+    if program.framework not in (Framework.PYTORCH, Framework.ACCELERATE) or program.target.torch < SINCE:
         return
     for each in program.wrappings:
         search, view = each.argument(SEARCH), each.argument(VIEW)
@@ -96,6 +104,21 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(each.site, SEARCHES, fixed, evidence=seen)
         elif twice:
             yield codemod.offer(each.site, TWICE, kept, plan=Plan(each.site, True, None), evidence=seen)
+
+
+def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
+    """Trainings of the Trainer of transformers, or Lightning's, that are told to search."""
+    for training in program.trainings:
+        for name, slow, value in SWITCHES:
+            given = training.argument(name)
+            if given.state not in ("value", "option") or given.values != (slow,):
+                continue
+            reason = why_not(program, training, name, value.strip('"')) or reason_beside(given)
+            rests = (EVERY_GRADIENT, *on_defaults(given))
+            plan, seen = Switch(name, value, given.edit_at), evidence(training, name)
+            yield codemod.offer(
+                training.site, SEARCHES, reason, plan=plan, evidence=seen, assumes=rests, worth=Worth.SOME
+            )
 
 
 def why_twice(program: TrainingProgram, wrapping: Wrapping) -> str | None:

@@ -98,7 +98,7 @@ def why_not(program: TrainingProgram, step: Step) -> str | None:
         return ENGINES
     for each in program.wrappings:
         given = each.argument("static_graph")
-        if set(each.models) & set(step.models) and given.state != "absent" and not given.off:
+        if (not each.models or set(each.models) & set(step.models)) and given.state != "absent" and not given.off:
             return f"with `static_graph` ({each.site.line_from(step.loop.site.path)}) it fails: leave that out first"
     return None
 

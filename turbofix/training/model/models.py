@@ -183,7 +183,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Wrapping(Told):
-    """A call of ``DistributedDataParallel``, with its arguments by name, and the models that it is given."""
+    """A call of ``DistributedDataParallel``, with its arguments by name, and the models that it is given.
+
+    Or one of what tells Accelerate how to call it, which is given none.
+    """
 
     site: Site
     arguments: Mapping[str, Argument]

@@ -12,19 +12,20 @@ from turbofix.training.objects import models_in
 from turbofix.training.steps.reductions import PARALLEL
 
 _POSITIONS = ("module", "device_ids", "output_device", "dim", "broadcast_buffers")
+_HANDLERS = ("accelerate.DistributedDataParallelKwargs", "accelerate.utils.DistributedDataParallelKwargs")
 
 
 def wrappings(analysis: Analysis) -> tuple[Wrapping, ...]:
-    """Every call of DistributedDataParallel."""
+    """Every call of DistributedDataParallel, and of what tells Accelerate how to call it."""
     facts = analysis.facts
     ways: dict[Site, list[Event]] = {}
-    for event in facts.of("wrap"):
-        if event.name == PARALLEL and event.arguments is not None:
+    for event in facts.of("wrap", "call"):
+        if event.name in (PARALLEL, *_HANDLERS) and event.arguments is not None:
             ways.setdefault(facts.site(event), []).append(event)
     found = []
     for site, events in sorted(ways.items()):
         given = [each.arguments for each in events if each.arguments is not None]
-        passed = merged(bound_arguments(each, _POSITIONS) for each in given)
+        passed = merged(bound_arguments(each, _POSITIONS if events[0].kind == "wrap" else ()) for each in given)
         module = events[0].module
         arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in passed.items()}
         made = (facts.origin_site(model.origin) for each in events for model in models_in(each.receiver))
