@@ -51,7 +51,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
@@ -64,7 +63,6 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     after=("larger-batch", "autocast", "modern-amp", "ddp-flags"),
     known_as=("require_backward_grad_sync", "gradient accumulation under DDP"),
-    assumes=(READ_WHOLE,),
 )
 
 LONGEST = 120
@@ -94,6 +92,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 def why_not(program: TrainingProgram, step: Step) -> str | None:
     """What of the program at large does not go with it."""
+    if not program.complete:  # a run by one process would not show that replicas drift apart
+        return program.incomplete_because or "the program could not be read to its end"
     if program.hands_over:
         return ENGINES
     for each in program.wrappings:
