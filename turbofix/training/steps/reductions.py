@@ -28,6 +28,7 @@ from turbofix.training.steps.regions import Search, Span, no_grad
 
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 _HOLDING = (".no_sync", ".accumulate", ".no_backward_sync")
+_SPOKEN = ("no_sync", "require_backward_grad_sync")
 _STEADY = frozenset(("len", "int", "bool", "min", "max", "abs"))
 
 
@@ -91,13 +92,11 @@ def _held(analysis: Analysis, event: Event) -> Site | None:
 
 def _told(analysis: Analysis) -> Site | None:
     """Where else the program speaks of holding gradients back: a method that is entered by another name, a switch."""
-    places = analysis.facts.places
-    for node, _, module in analysis.facts.attribute_writes("require_backward_grad_sync"):
-        return places.site(node, module)
     for module in analysis.execution.modules.values():
-        for each in every(ast.Attribute, module.tree) if ".no_sync" in module.text else ():
-            if each.attr == "no_sync":
-                return places.site(each, module)
+        if any(f".{name}" in module.text for name in _SPOKEN):
+            for each in every(ast.Attribute, module.tree):
+                if each.attr in _SPOKEN:
+                    return analysis.facts.places.site(each, module)
     return None
 
 
@@ -122,7 +121,9 @@ def _whole(analysis: Analysis, doing: Doing, calls: list[Event], acts: tuple[Act
         frame, first, last = _statements(analysis, span, scope)
         stepping = _text(_at(analysis, test, first, where, frame), condition.holds)
         inside = [each for each in doing.events if not _is_under(analysis, each, condition, doing)]
-    if any(isinstance(each, (ast.Yield, ast.YieldFrom, ast.Await)) for each in walk(first)):
+    block = analysis.facts.places.block(first, frame.module)
+    statements = block[block.index(first) : block.index(last) + 1]
+    if any(isinstance(part, (ast.Yield, ast.YieldFrom, ast.Await)) for each in statements for part in walk(each)):
         raise _Unfit("the forward pass hands over to others in the midst of it")
     for each in inside:
         if each.kind in ("clip", "unscale", "grad_read"):
@@ -131,7 +132,7 @@ def _whole(analysis: Analysis, doing: Doing, calls: list[Event], acts: tuple[Act
     late = _flush(analysis, doing) if inner is None else None
     if late is not None:
         stepping = f"{stepping} or {_of_last_batch(analysis, doing, late, frame)}"
-    text, sure = _model(analysis, frame, first, last, calls)
+    text, sure = _model(analysis, frame, statements, calls)
     nodes, ways = {id(each.node) for each in calls}, {id(each.control) for each in calls}
     sure = sure and all(id(each.control) in ways for each in doing.events if id(each.node) in nodes)
     places, owners = analysis.facts.places, [each.owner for each in acts if each.owner]
@@ -165,7 +166,8 @@ def _statements(analysis: Analysis, span: Span, scope: ast.AST) -> tuple[Frame, 
     if frame is span.frames[-1]:
         return frame, span.block[span.first], span.block[-1]
     statement = analysis.facts.places.statement(frame.anchor, frame.module)
-    assert statement is not None
+    if statement is None:
+        raise _Unfit("the forward pass stands in an expression of its own")
     return frame, statement, statement
 
 
@@ -173,7 +175,8 @@ def _text(test: ast.expr, holds: bool) -> str:
     """The source of a test, or of its opposite."""
     turned = isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.NotEq)
     if holds or not turned:
-        return ast.unparse(test) if holds else f"not ({ast.unparse(test)})"
+        source = f"({ast.unparse(test)})" if isinstance(test, ast.IfExp) or not holds else ast.unparse(test)
+        return source if holds else f"not {source}"
     assert isinstance(test, ast.Compare)
     return ast.unparse(ast.Compare(test.left, [ast.Eq()], test.comparators))
 
@@ -376,12 +379,12 @@ def _of_last_batch(analysis: Analysis, doing: Doing, late: Event, frame: Frame) 
     return f"{loop.counter}{'' if loop.counter_start else ' + 1'} == {loop.sized}"
 
 
-def _model(analysis: Analysis, frame: Frame, first: ast.stmt, last: ast.stmt, calls: list[Event]) -> tuple[str, bool]:
+def _model(analysis: Analysis, frame: Frame, block: list[ast.stmt], calls: list[Event]) -> tuple[str, bool]:
     """What the function of the step calls the wrapped model, and whether it is surely wrapped there."""
-    facts, block = analysis.facts, analysis.facts.places.block(first, frame.module)
+    facts = analysis.facts
     wanted = [each for call in calls for each in _wrapped(analysis, call)]
     found: dict[str, bool] = {}
-    for statement in block[block.index(first) : block.index(last) + 1]:
+    for statement in block:
         for node in loads(statement):
             held = members(facts.evaluate(node, (frame,)))
             if (text := dotted(node)) is not None and any(each is one for each in held for one in wanted):
