@@ -11,7 +11,7 @@ import copy
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from turbofix.dataflow.facts import Frame
+from turbofix.dataflow.facts import Frame, settled_name
 from turbofix.dataflow.guards import Condition
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
@@ -386,7 +386,8 @@ def _model(analysis: Analysis, frame: Frame, block: list[ast.stmt], calls: list[
     found: dict[str, bool] = {}
     for statement in block:
         for node in loads(statement):
-            held = members(facts.evaluate(node, (frame,)))
+            run = (each.values.get(node) for each in facts.executions(frame.scope))  # whoever calls the function
+            held = [member for value in run for member in members(settled_name(value))]
             if (text := dotted(node)) is not None and any(each is one for each in held for one in wanted):
                 found[text] = all(any(each is one for one in wanted) for each in held)
     for call in calls if not found else ():
