@@ -97,6 +97,9 @@ CASES = (
     # its own rate is low enough to stay as it is: a schedule that ends at zero learns less then in four epochs
     case("warmup-schedule", "majority_transformer.py", "--lr", "6e-3"),
     case("skip-unused-gradients", "critic_points.py"),
+    # several processes
+    case("no-sync", "ddp_points.py"),
+    case("ddp-flags", "ddp_points.py"),
     # waits and the rest
     case("defer-item", "rnn_lm.py"),
     case("throttle-logging", "seq2seq.py", "--epochs", "2"),

@@ -46,7 +46,6 @@ codemod = Codemod(
     group="schedule",
     risk=Risk.RECIPE,
     after=("larger-batch",),
-    tells=("no-sync",),
     known_as=("gradient accumulation", "effective batch size"),
 )
 

@@ -60,7 +60,6 @@ from ._trainers import Switch, evidence, is_off, why_not
 
 codemod = Codemod(
     __name__,
-    tells=("ddp-flags",),
     group="compute",
     risk=Risk.EQUIVALENT,
     brings=(ON_GPU,),

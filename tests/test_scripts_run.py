@@ -69,6 +69,7 @@ TRAININGS = [
     expect("rnn_lm.py", r"valid loss (\S+)", 3, "model.pt"),
     expect("unet_segmentation.py", r": loss (\S+)", 2, "unet.pth", args=("--epochs", "2")),
     expect("textures.py", r"loss (\S+),", 3, "textures.pt"),
+    expect("ddp_points.py", r"loss (\S+)", 2, "ddp_points.pt", args=("--epochs", "2")),
     expect("tabular_mlp.py", r"train mse (\S+)", 5, "mlp.pth"),
     expect("ema_bytes.py", r"loss (\S+)", 20, "bytes.pt"),
     expect("critic_points.py", r"critic (\S+)", 20, "circles.pt"),

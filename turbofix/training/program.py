@@ -54,6 +54,7 @@ from turbofix.training.models.layouts import layouts
 from turbofix.training.models.listed import listed
 from turbofix.training.models.out_of_memory import repeated
 from turbofix.training.models.weights import unwanted_weights
+from turbofix.training.models.wrappings import wrappings
 from turbofix.training.objects import models
 from turbofix.training.optimizers.optimizer import optimizers
 from turbofix.training.parallel.parallel import parallel
@@ -134,6 +135,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         preloads=preloads(analysis, read, steps, framework) if trains else (),
         optimizers=made,
         models=with_compiling(analysis, known_models, steps) if _may_compile(framework, known_models) else known_models,
+        wrappings=wrappings(analysis) if trains else (),
         precision=precision(analysis),
         settings=settings(analysis),
         distributed=_calls(facts.events, "torch.distributed.init_process_group", "deepspeed.init_distributed"),

@@ -59,6 +59,7 @@ from turbofix.training.model.models import Passing as Passing
 from turbofix.training.model.models import Product as Product
 from turbofix.training.model.models import Products as Products
 from turbofix.training.model.models import Repeated as Repeated
+from turbofix.training.model.models import Wrapping as Wrapping
 from turbofix.training.model.optimizers import OldName as OldName
 from turbofix.training.model.optimizers import Optimizer as Optimizer
 from turbofix.training.model.optimizers import Scaler as Scaler
@@ -91,6 +92,7 @@ from turbofix.training.model.steps import Loop as Loop
 from turbofix.training.model.steps import Loss as Loss
 from turbofix.training.model.steps import Output as Output
 from turbofix.training.model.steps import Planned as Planned
+from turbofix.training.model.steps import Reduction as Reduction
 from turbofix.training.model.steps import Region as Region
 from turbofix.training.model.steps import Sampling as Sampling
 from turbofix.training.model.steps import Step as Step

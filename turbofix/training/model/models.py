@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turbofix.dataflow.known import ABSENT, Placement
+from turbofix.dataflow.known import ABSENT, Placement, Told
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
@@ -178,6 +179,19 @@ class Model:
     compiling: Compiling | None = None  # None where no step calls it, or its framework compiles
     numbers: int = 0  # at least so many are in its matrices and trained, embeddings and convolutions left out
     pretrained: bool = False  # it, or a part of it, is given weights of a file before its training
+
+
+@dataclass(frozen=True)
+class Wrapping(Told):
+    """A call of ``DistributedDataParallel``, with its arguments by name, and the models that it is given.
+
+    Or one of what tells Accelerate how to call it, which is given none.
+    """
+
+    site: Site
+    arguments: Mapping[str, Argument]
+    open_mapping: bool = False  # a `**mapping` in the call may hold keys that were not seen
+    models: tuple[Site, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from turbofix.training.model.data import Loader, Padding, Preload, Rebuilt, Remembered, SameItems
     from turbofix.training.model.devices import Creation, Held, Unplaced
     from turbofix.training.model.frameworks import Framework, Owner, Training
-    from turbofix.training.model.models import Attention, Formula, Listed, Model, Repeated
+    from turbofix.training.model.models import Attention, Formula, Listed, Model, Repeated, Wrapping
     from turbofix.training.model.optimizers import OldName, Optimizer, Scaler
     from turbofix.training.model.parallel import Parallel
     from turbofix.training.model.steps import Averaging, Evaluation, Region, Sampling, Step
@@ -217,6 +217,7 @@ class TrainingProgram:
     loaders: tuple[Loader, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
     models: tuple[Model, ...] = ()
+    wrappings: tuple[Wrapping, ...] = ()  # by DistributedDataParallel
     precision: tuple[Scaler, ...] = ()
     settings: tuple[Setting, ...] = ()
     distributed: bool = False  # torch.distributed is initialised somewhere

@@ -89,6 +89,28 @@ class Accumulation:
     divided: bool  # the loss is divided by the same value
 
 
+@dataclass(frozen=True)
+class Reduction:
+    """How the gradients of a step come from process to process, where each backward pass may sum them over all.
+
+    ``held``: where the program keeps them back, or (``late``) means to: the forward passes stand outside of it.
+    Else ``stepping`` is the source of a test, valid in front of the statement ``first``, that is true for each
+    micro-batch that an update may follow; ``last`` is the statement that goes backward. ``model`` is the source of what
+    is wrapped, ``sure`` if it always is, ``owner`` that of Accelerate's object. ``why_not`` speaks against it.
+    """
+
+    backward: Site
+    model: str = ""
+    owner: str = ""
+    sure: bool = True
+    first: Site | None = None
+    last: Site | None = None
+    stepping: str = ""
+    held: Site | None = None
+    late: bool = False
+    why_not: str | None = None
+
+
 class Called(NamedTuple):  # made by the thousand
     """An external call inside the forward pass (through the project's own modules): ``torch.linalg.svd``,
     ``Tensor.masked_fill`` for methods of tensors. ``constants`` are its literal arguments.
@@ -221,6 +243,9 @@ class Step:
     unscales: tuple[Act, ...] = ()
     scaler_updates: tuple[Act, ...] = ()
     accumulation: Accumulation | None = None
+    reduction: Reduction | None = (
+        None  # of its gradients over processes; None on one, and without several micro-batches
+    )
     syncs: tuple[Sync, ...] = ()
     shows: tuple[Show, ...] = ()
     autocast: Site | None = None  # an autocast region (or context variable that may be one) around the forward pass

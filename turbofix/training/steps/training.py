@@ -33,6 +33,7 @@ from turbofix.training.steps.inputs import autocast_of, device_of, loaders_read,
 from turbofix.training.steps.loops import loop_of
 from turbofix.training.steps.losses import called_in, loss_of
 from turbofix.training.steps.planned import planned
+from turbofix.training.steps.reductions import Doing, reduction
 from turbofix.training.steps.regions import forward_region, no_grad
 from turbofix.training.steps.weights import weights
 from turbofix.training.steps.zeroing import late, zeroings
@@ -135,8 +136,10 @@ def _step(
     cut, draws = cut_size(analysis, backwards[0], loop, training) if not found_loaders else (ABSENT, None)
     seen = all(act.certainty == "seen" for act in update_acts) and bool(update_acts)
     kind = source_of(sources, training, found_loaders)
+    written, groups = loop_of(analysis, record), accumulation(analysis, loop, backwards, updates)
+    doing = Doing(record, written, backwards, updates, training, groups)
     return Step(
-        loop=loop_of(analysis, record),
+        loop=written,
         epoch_loop=_epoch_loop(analysis, record, backwards),
         function=facts.places.function_site(loop, record.module),
         source=kind,  # type: ignore[arg-type]
@@ -153,7 +156,8 @@ def _step(
         scaler_updates=acts(
             analysis, [event for event in _of(training, "update") if stepper(event.receiver) == "scaler"], loop
         ),
-        accumulation=accumulation(analysis, loop, backwards, updates),
+        accumulation=groups,
+        reduction=reduction(analysis, doing, backward_acts),
         syncs=reading,
         shows=shown,
         autocast=autocast_of(analysis, training),
