@@ -104,7 +104,7 @@ class Totals:
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
-    ``setup`` is the first statement of its set-up, ``imports`` the last import of each file that asks for a rank.
+    ``setup`` is the first statement of its set-up, ``imports`` the last import of each file, and what follows it.
     ``once`` are runs of statements (first and last) that one process alone executes; ``opened`` the names of files that
     are written, ``writers`` calls that make a writer, ``bars`` progress bars. ``downloads`` are statements that fetch
     data, ``loads`` statements that read what was saved before. ``indexed`` are literals that name one GPU, each with
@@ -113,7 +113,7 @@ class Parallel:
     """
 
     setup: Site
-    imports: tuple[Site, ...]
+    imports: tuple[tuple[Site, Site], ...]
     loop: Site
     models: tuple[Wrapped, ...] = ()
     copied: tuple[Copied, ...] = ()

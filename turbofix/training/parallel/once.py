@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator
 
 from turbofix.dataflow.questions import Analysis
@@ -19,6 +20,7 @@ _WRITING = NAMES["writing_methods"]
 _WRITERS = NAMES["makes_writer"]
 _DISABLED = NAMES["disabled_by_mode"]
 _OPENS = frozenset(("builtins.open", "io.open", "logging.FileHandler", "logging.handlers.RotatingFileHandler"))
+_OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "collate_fn"))
 _ITS_MODE = frozenset("wax")
 
 
@@ -34,10 +36,13 @@ class Once:
         self.disabled: list[Site] = []
         self.bars: list[Site] = []
         self.fetching: list[tuple[ast.stmt, ModuleFile]] = []
+        scopes = {id(frame.scope) for frame in analysis.facts.opened()}
         for module in self.modules:
             names = {name for call in every(ast.Call, module.tree) for name in self._held_by_writer(call, module)}
             for call in every(ast.Call, module.tree):
-                self._look(call, module, names)
+                scope = self.places.scope(call, module)
+                if id(scope) in scopes and not _is_of_each(scope):
+                    self._look(call, module, names)
 
     def _held_by_writer(self, call: ast.Call, module: ModuleFile) -> Iterator[str]:
         """The names of what writes a log, which other processes do without."""
@@ -59,7 +64,7 @@ class Once:
             self.writers.append(site)
         elif name in _DISABLED:
             self.disabled.append(site)
-        elif name in _OPENS:
+        elif name in _OPENS or (not name and method == "open"):
             if name.startswith("logging") or _mode(call) & _ITS_MODE:
                 self._open(call, module)
         elif name in _WRITES or (not name and method in _WRITING) or self._is_of(call, writers):
@@ -78,12 +83,12 @@ class Once:
         statement = self.places.statement(call, module)
         if isinstance(statement, ast.With) and any(call is item.context_expr for item in statement.items):
             self.statements.append((statement, module))
-        elif call.args:
+        elif call.args and not isinstance(call.func, ast.Attribute):
             self.opened.append(self.places.site(call.args[0], module))
 
     def _guard(self, call: ast.Call, module: ModuleFile) -> None:
         statement = self.places.statement(call, module)
-        if isinstance(statement, ast.Expr):
+        if isinstance(statement, ast.Expr) and not any(each.arg == "exist_ok" for each in call.keywords):
             self.statements.append((statement, module))
 
     def runs(self) -> tuple[tuple[Site, Site], ...]:
@@ -133,8 +138,15 @@ class Once:
                     yield self.places.site(statement, event.module)
 
 
+def _is_of_each(scope: ast.AST) -> bool:
+    """Whether each process needs what a function writes: in a folder for the moment, or as part of its data."""
+    name = getattr(scope, "name", "")
+    return name in _OF_DATA or (isinstance(scope, FUNCTIONS) and "temp" in ast.unparse(scope).lower())
+
+
 def _mode(call: ast.Call) -> set[str]:
-    given = call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.arg == "mode"), None)
+    at = 0 if isinstance(call.func, ast.Attribute) else 1
+    given = call.args[at] if len(call.args) > at else next((k.value for k in call.keywords if k.arg == "mode"), None)
     return set(str(given.value)) if isinstance(given, ast.Constant) else set()
 
 
@@ -142,13 +154,12 @@ def _is_off(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and not node.value
 
 
-def last_import(module: ModuleFile) -> ast.stmt | None:
-    """The last import of a file's own level, behind which a name can be set."""
-    body = module.tree.body
-    known: ast.stmt | None = None
-    for each in body:
+def last_import(module: ModuleFile) -> tuple[ast.stmt, ast.stmt] | None:
+    """The last import of a file's own level, behind which a name can be set, and the statement that follows it."""
+    known: tuple[ast.stmt, ast.stmt] | None = None
+    for each, following in itertools.pairwise(module.tree.body):
         if isinstance(each, (ast.Import, ast.ImportFrom)):
-            known = each
+            known = each, following
         elif isinstance(each, (*FUNCTIONS, ast.ClassDef)):
             break
     return known

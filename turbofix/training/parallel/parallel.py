@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
+from turbofix.domain.values import Made, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
@@ -20,6 +21,7 @@ from turbofix.training.parallel.sharing import divided, drawn, sizes_read
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, wrapped
 from turbofix.training.script import is_guard
+from turbofix.training.steps.regions import no_grad
 from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
@@ -73,7 +75,11 @@ def _parallel(
     whole_loop = facts.loops(facts.of("backward")[0])[0]
     return Parallel(
         setup,
-        tuple(places.site(each, module) for module in modules if (each := last_import(module)) is not None),
+        tuple(
+            (places.site(each[0], module), places.site(each[1], module))
+            for module in modules
+            if (each := last_import(module)) is not None
+        ),
         places.site(whole_loop.node, whole_loop.module),
         whole,
         copies,
@@ -107,7 +113,7 @@ def _beginning(analysis: Analysis, first: Site) -> Site:
             inner = node
     if inner is None:
         last = last_import(module)
-        return places.site(last, module) if last is not None else first
+        return places.site(last[1], module) if last is not None else first
     body = [each for each in inner.body if not _is_text(each)]  # type: ignore[attr-defined]
     return places.site(body[0], module)
 
@@ -122,6 +128,18 @@ def _refuse(analysis: Analysis) -> None:
     entry = analysis.execution.entry
     if entry.path.suffix == ".ipynb":
         raise NotWrapped("torchrun starts scripts, no notebooks", places.site(entry.tree, entry))
+    for event in analysis.facts.of("criterion", "forward"):
+        given = event.arguments.get("reduction") if event.arguments is not None else None
+        summed = given is not None and any(getattr(each, "value", None) == "sum" for each in members(given.value))
+        made = any(
+            isinstance(each, Made)
+            and each.kind == "criterion"
+            and any(getattr(one, "value", None) == "sum" for one in members(each.arguments.value("reduction")))
+            for each in members(event.receiver)
+        )
+        if (summed or made) and not no_grad(event):
+            why = "a loss is a sum over the batch, of which each process has a part: divide it by the batch's size"
+            raise NotWrapped(why, analysis.facts.site(event))
     for module in analysis.execution.modules.values():
         for node in _unordered(analysis, module):
             why = "the order of this set differs from process to process: sort it"

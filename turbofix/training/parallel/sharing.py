@@ -47,6 +47,9 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Div
         raise NotWrapped("a batch of one sample cannot be shared out: accumulate gradients, or take larger ones", site)
     both = loader.role == "both" and shuffle.site is not None and shuffle.state not in ("value", "option")
     shuffled = bool(shuffle.values[0]) if shuffle.state == "value" else False if shuffle.state == "absent" else None
+    passes = tuple(_passes(analysis, loader, steps))
+    if not passes and loader.dataset.kind != "iterable":
+        raise NotWrapped("where it is read was not followed, and each epoch would have the same order", site)
     return Divided(
         site,
         dataset.site,
@@ -54,7 +57,7 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Div
         shuffle.site,
         shuffled,
         drop.site,
-        tuple(_passes(analysis, loader, steps)),
+        passes,
         stream=loader.dataset.kind == "iterable",
         both=both,
     )
@@ -67,7 +70,9 @@ def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Iter
         if event.kind == "call" and event.name != "builtins.iter":
             continue
         read = event.node.iter if isinstance(event.node, (ast.For, ast.AsyncFor)) else event.node
-        named = next((each for each in _names(read) if _is_loader(analysis, each, event.module, loader)), None)
+        reads = [read, *_made_of(analysis, read, event.module)]
+        names = (each for one in reads for each in _names(one) if _is_loader(analysis, each, event.module, loader))
+        named = next(names, None)
         statement = places.statement(event.node, event.module)
         if named is None or statement is None:
             continue
@@ -76,6 +81,18 @@ def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Iter
             continue
         told.add(site)
         yield Pass(site, ast.unparse(named), _epoch(analysis, statement, event.module))
+
+
+def _made_of(analysis: Analysis, node: ast.AST, module: ModuleFile) -> Iterator[ast.expr]:
+    """What a name was set to in its function: ``bar`` in ``bar = tqdm(loader)``."""
+    if isinstance(node, ast.Name):
+        bindings = analysis.facts.bindings
+        owner = bindings.owner(node.id, node, module)
+        for each in bindings.writes(owner, node.id):
+            if isinstance(each, ast.Assign):
+                yield each.value
+            elif isinstance(each, ast.withitem):
+                yield each.context_expr
 
 
 def _names(node: ast.AST) -> list[ast.Name | ast.Attribute]:
