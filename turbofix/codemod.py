@@ -57,7 +57,8 @@ class Codemod:
     has no codemod: that it is right already is told beside this one. ``assumes`` are all assumptions that its findings
     may rest on, ``brings`` those of others that hold where it has rewritten the program: it goes before them.
     ``worth`` ranks its findings. ``otherwise`` is told, as a refusal, of a training
-    of which it says nothing else: it never is silent.
+    of which it says nothing else: it never is silent. ``processes``: its rewrite trains in several processes, too,
+    where torchrun starts it.
     """
 
     def __init__(  # noqa: PLR0913
@@ -78,6 +79,7 @@ class Codemod:
         worth: Worth = Worth.SOME,
         brings: tuple[Assumption, ...] = (),
         otherwise: str | None = None,
+        processes: bool = False,
     ) -> None:
         if group not in GROUPS:
             raise ValueError(f"{module}: {group!r} is no group; the groups are {', '.join(GROUPS)}")
@@ -97,6 +99,7 @@ class Codemod:
         self.brings = brings
         self.worth = worth
         self.otherwise = otherwise
+        self.processes = processes
         self._find: Find | None = None
         self._rewrite: Rewrite | None = None
 

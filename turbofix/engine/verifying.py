@@ -90,6 +90,7 @@ def plan_verification(
                         claims=tuple(each for each in codemod.assumes if each.check == compare("rounded")),
                         void=tuple(made_void(rewriting)),
                         mends=codemod.mends,
+                        processes=codemod.processes,
                     )
                 )
         return tuple(made)
@@ -154,7 +155,16 @@ def plan_comparison(script: Path, candidate: Path, args: Sequence[str], risk: Ri
                 texts[file] = source.text.encode()
     contents = {place: file.read_bytes() for place, file in inner.items()}
     contents |= {place: texts[file] for place, file in inner.items() if file in texts}
-    return replace(Request(path, tuple(args), (Stage(None, risk, contents),), options), **_as_a_script(ours))
+    several = bool(options.processes) or _trains_in_several(contents.values(), ours)
+    stage = Stage(None, risk, contents, processes=several)
+    return replace(Request(path, tuple(args), (stage,), options), **_as_a_script(ours))
+
+
+def _trains_in_several(contents: Iterable[bytes], ours: Source | SourceError) -> bool:
+    """Whether a candidate looks at what torchrun tells a process, and the script as it is does not."""
+    from turbofix.verify.processes import speaks_of_them
+
+    return any(map(speaks_of_them, contents)) and not speaks_of_them(ours.data if isinstance(ours, Source) else b"")
 
 
 def _as_a_script(source: Source | SourceError) -> dict[str, Any]:

@@ -93,6 +93,8 @@ class Recipes:
     def judge_candidate(self, learned: Learned) -> Learned:
         """A candidate that is said to change the recipe may still learn the same; if not, it has to learn."""
         stage = next(iter(self._request.stages), None)
+        if learned.outcome is not None and learned.outcome.processes:
+            return learned  # in one process it is the same
         if stage is None or self._request.rebuild is not None or stage.risk is not Risk.RECIPE or learned.stages:
             return learned
         try:

@@ -150,6 +150,8 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         notes.append("TF32 was imitated: the operands of float32 matrix products were rounded to 10 bits of mantissa")
     if remap and learned.outcome and learned.outcome.log.get("events", {}).get("compiled"):
         notes.append("the graphs of the compiler ran, and not the kernels that it makes of them")
+    if learned.outcome and learned.stages:
+        notes += learned.outcome.notes
     if selected.note:
         notes.append(selected.note)
     if learned.stages:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from . import tf32_on_cpu
+from . import remap, tf32_on_cpu
 from .patching import wrap
 from .remap import Remap, from_user, is_cuda, moved, place_among, place_of, put
 
@@ -99,12 +99,68 @@ def install() -> Callable[[], dict[str, Any]]:
     return lambda: {"remapped": bool(mode.moved), "rounded": rounding.products}
 
 
+def share_out(rank: int, count: int) -> None:
+    """This process is one of several, each with a card of its own: what they tell each other goes over gloo."""
+    import torch.distributed as dist
+
+    remap.card, remap.cards = rank, count
+    collectives = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor")
+    asked_for_nccl = [False]
+
+    def over_gloo(original: Any) -> Callable[..., Any]:
+        def join(*arguments: Any, **keywords: Any) -> Any:
+            names = [one for one in (*arguments, keywords.get("backend")) if isinstance(one, str) and "nccl" in one]
+            asked_for_nccl[0] = asked_for_nccl[0] or "nccl" in names  # with no other beside it
+            arguments = tuple("gloo" if isinstance(one, str) and one in names else one for one in arguments)
+            if keywords.get("backend") in names or original.__name__ == "init_process_group" and not arguments:
+                keywords["backend"] = "gloo"
+            keywords.pop("device_id", None)
+            return original(*arguments, **keywords)
+
+        return join
+
+    def without_cards(original: Any) -> Callable[..., Any]:
+        def barrier(*arguments: Any, device_ids: Any = None, **keywords: Any) -> Any:
+            return original(*arguments, **keywords)
+
+        return barrier
+
+    def on_the_card(original: Any) -> Callable[..., Any]:
+        def tell(*arguments: Any, **keywords: Any) -> Any:
+            given = [one for one in (*arguments, *keywords.values()) if isinstance(one, torch.Tensor)]
+            if asked_for_nccl[0] and from_user() and any(place_of(one) is False for one in given):
+                raise RuntimeError("No backend type associated with device type cpu")
+            return original(*arguments, **keywords)
+
+        return tell
+
+    def of_a_card(original: Any) -> Callable[..., None]:
+        def __init__(
+            self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *rest: Any, **keywords: Any
+        ) -> None:
+            if device_ids and any(place_of(one) is False for one in module.parameters()):
+                raise ValueError(
+                    "DistributedDataParallel device_ids and output_device arguments only work with GPU modules, "
+                    "but got module parameters {device(type='cpu')}"
+                )
+            original(self, module, None, None, *rest, **keywords)
+
+        return __init__
+
+    wrap(dist, "init_process_group", over_gloo)
+    wrap(dist, "new_group", over_gloo)
+    wrap(dist, "barrier", without_cards)
+    for name in collectives:
+        wrap(dist, name, on_the_card)
+    wrap(torch.nn.parallel.DistributedDataParallel, "__init__", of_a_card)
+
+
 def _answer_as_a_card() -> None:
     answers: dict[str, Any] = {
         "is_available": True,
         "is_initialized": True,
-        "device_count": 1,
-        "current_device": 0,
+        "device_count": lambda: remap.cards,
+        "current_device": lambda: remap.card,
         "get_device_name": "CPU in place of CUDA",
         "get_device_capability": (8, 0),
         "is_bf16_supported": True,
@@ -125,7 +181,9 @@ def _answer_as_a_card() -> None:
     def answering(answer: Any) -> Callable[[Any], Callable[..., Any]]:
         def make(original: Any) -> Callable[..., Any]:
             def ask(*arguments: Any, **keywords: Any) -> Any:
-                return answer if from_user() else original(*arguments, **keywords)
+                if not from_user():
+                    return original(*arguments, **keywords)
+                return answer() if callable(answer) else answer
 
             return ask
 
@@ -168,7 +226,7 @@ def _answer_as_accelerator(answers: dict[str, Any], answering: Callable[[Any], A
     wrap(accelerator, "set_stream", answering(None))
     wrap(accelerator, "device_index", answering(contextlib.nullcontext()))
     for name in ("current_device_index", "current_device_idx"):
-        wrap(accelerator, name, answering(0))
+        wrap(accelerator, name, answering(answers["current_device"]))
     for name in ("set_device_index", "set_device_idx"):
         wrap(accelerator, name, answering(None))
 
@@ -336,7 +394,7 @@ def _map_default(mode: Remap) -> None:
 
     def telling(original: Any) -> Callable[..., Any]:
         def get_default_device() -> Any:
-            return torch.device("cuda", 0) if mode.by_default and from_user() else original()
+            return torch.device("cuda", remap.card) if mode.by_default and from_user() else original()
 
         return get_default_device
 

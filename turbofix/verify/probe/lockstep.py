@@ -109,9 +109,13 @@ class Names:
 
 
 def modules_alive() -> list[nn.Module]:
-    """All modules in memory, by type alone: asking an object for its class may run a stranger's code."""
+    """All modules in memory, by type alone: asking an object for its class may run a stranger's code.
+
+    What only wraps another one to share its work out among processes is none of the model's.
+    """
     gc.collect()
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module) and hasattr(thing, "_modules")]
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module) and hasattr(thing, "_modules")]
+    return [one for one in modules if type(one) is not nn.parallel.DistributedDataParallel]
 
 
 def match(reference: Sequence[str], candidate: Sequence[str]) -> tuple[list[tuple[int, int]], str | None]:

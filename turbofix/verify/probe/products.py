@@ -46,7 +46,8 @@ class Products:
         return math.sqrt(self.apart)
 
     def report(self) -> dict[str, float]:
-        return {"angle": self.angle, "ratio": self.ratio, "norm": self.norm}
+        off = self.difference / self.norm if self.old else float(bool(self.apart))
+        return {"angle": self.angle, "ratio": self.ratio, "norm": self.norm, "off": off}
 
 
 def total(parts: Iterable[Products]) -> Products:

@@ -52,6 +52,9 @@ class Window:
         self.modes: set[tuple[str, bool, int]] = set()
         self.dropouts: set[tuple[float, bool]] = set()
         self.drew = False
+        self.drawn: Counter[str] = Counter()  # which samples, by loader
+        self.shares: dict[str, int] = {}  # among so many processes
+        self.uneven = False
 
 
 class Recorder:
@@ -94,6 +97,7 @@ class Recorder:
         self._learning = order.get("learn")
         self._storing = self._learning is None
         self._seen = 0
+        self._leave: Callable[[], Any] = order.get("leave", processes.leave)
         self._names: dict[int, lockstep.Names] = {}
         self._optimizers: dict[int, tuple[int, Any]] = {}
         self._counts: Counter[int] = Counter()
@@ -122,6 +126,9 @@ class Recorder:
             if self._hurried > MOST_HURRIED:
                 self._give_up()
         self.window.samples[epoch.loader] += size
+        self.window.drawn[epoch.loader] += epoch.drawn
+        self.window.shares[epoch.loader] = epoch.shares
+        self.window.uneven = self.window.uneven or epoch.uneven
         self.window.batches += 1
         self.window.drew = self.window.drew or drew
 
@@ -282,6 +289,9 @@ class Recorder:
             "losses": losses[:1] if closure else losses,
             "closure": closure,
             "samples": window.samples[trained_on] if trained_on is not None else None,
+            "drawn": window.drawn[trained_on] if trained_on is not None else 0,
+            "shares": window.shares[trained_on] if trained_on is not None else 1,
+            "uneven": window.uneven,
             "batches": window.batches,
             "hyper": [_hyper(group) for group in optimizer.param_groups],
             "clips": window.clips,
@@ -355,7 +365,7 @@ class Recorder:
         if whole is None or whole <= SHORT_EPOCH * per_step:
             return
         self.finish("shorten", {"shorten": {str(whole): whole % per_step + EPOCH_KEPT * per_step}})
-        processes.leave()
+        self._leave()
 
     def name_loader(self, loader: Any) -> str:
         from .shorten import entries
@@ -378,7 +388,7 @@ class Recorder:
         seconds = self.order["finish_seconds"]
         self._write(how)
         if not seconds or self._current is None:
-            processes.leave()
+            self._leave()
         self.hurrying, self._hurry = True, time.monotonic()
         self._log["end"] = {"how": "out of time"}
         self._stir()
@@ -391,14 +401,14 @@ class Recorder:
         """From the thread that looks: the script ``waits``, or its time is up."""
         if waits:
             self.finish("waiting", {"line": line_of_main_thread(self.order)})
-            processes.leave()
+            self._leave()
         self._give_up()
 
     def _give_up(self) -> None:
         if self.hurrying:
             self._log["end"]["passes"] = self._passes
         self._dump()
-        processes.leave()
+        self._leave()
 
     def finish(self, how: str, more: dict[str, Any] | None = None) -> None:
         """Write the log down; ``how`` is stopped, finished, crashed, waiting or shorten."""

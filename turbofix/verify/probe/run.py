@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import notebook, patience
+from . import notebook, patience, ranks
 from .levels import DENIALS
 
 Say = Callable[[dict[str, Any]], None]
@@ -31,6 +31,8 @@ def run(order: dict[str, Any], say: Say) -> int:
         return _tally(order, say)
     if order["speed"]:
         return _measure(order, say)
+    if order.get("processes"):
+        return ranks.run_all(order, say, _verify)
     return _verify(order, say)
 
 
@@ -75,6 +77,7 @@ def _verify(order: dict[str, Any], say: Say) -> int:
         "ran": lines.ran(),
         "facts": facts(),
         "imports": [] if order["replay"] else imports.of_libraries(),
+        "shuffles": chance.shuffles,
         **stand_in(),
     }
     recorder = record.Recorder(order, say, watched.on_step if watched is not None else None)
@@ -83,6 +86,10 @@ def _verify(order: dict[str, Any], say: Say) -> int:
     watch.install(recorder, dropout=order["dropout"])
     if watched is not None:
         watched.install()
+    if order.get("processes"):
+        ranks.watch(recorder)
+        if order["remap"]:
+            cuda_on_cpu.share_out(order["rank"], order["processes"])
     ahead.patch()
     imports.watch()
     lines.watch()
