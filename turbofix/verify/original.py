@@ -231,7 +231,7 @@ class Original:
         log = all_placed(ended.log)
         if "ranks" in log:
             log["ranks"] = [all_placed(each) for each in log["ranks"]]
-            log["where"] = [placed({"line": each}).get("line") for each in log["where"]]
+            log["where"] = [placed(each) for each in log["where"]]
         return replace(ended, log=log)
 
     @property

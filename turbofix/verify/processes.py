@@ -57,6 +57,9 @@ def judge(original: Log, group: Log, tolerance: Tolerance, before: Sequence[Sequ
     if min(steps) != max(steps):
         few, many = steps.index(min(steps)), steps.index(max(steps))
         return Together(f"rank {few} takes {min(steps)} optimizer steps, and rank {many} takes {max(steps)}")
+    orders = [log["shuffles"] for log in logs]
+    if any(each != orders[0] for each in orders):
+        return Together("the samplers shuffle by other numbers in each process, and so share out other samples")
     uneven = {place for log in logs for place, row in enumerate(log["rows"]) if row["uneven"]}
     ours = {**original, "rows": [row for place, row in enumerate(original["rows"]) if place not in uneven]}
     theirs = [
@@ -99,7 +102,8 @@ def _broken(group: Log, logs: Sequence[Log]) -> Together | None:
         return Together(f'rank {rank} stopped with "{error}"{_at(log.get("line"))}{after}')
     if group["stuck"] is None:
         return None
-    places = [f"rank {rank}{_at(group['where'][rank])} after {counts[rank]} steps" for rank in waiting]
+    where = group["where"]
+    places = [f"rank {rank}{_at(where[rank]['line'])} after {where[rank]['steps']} steps" for rank in waiting]
     if group["stuck"] == "late":
         return Together(None, f"the processes ran past their time limit (--timeout): {all_of(places)}")
     if ended:
@@ -176,10 +180,8 @@ def _first(original: Log, logs: Sequence[Mapping[str, Any]], tolerance: Toleranc
 
 def _order(logs: Sequence[Log]) -> str:
     """Why that may be, as far as the order of the samples tells."""
-    orders = [log["shuffles"] for log in logs]
-    if any(each != orders[0] for each in orders):
-        return ": their samplers shuffle by other numbers"
-    if len(orders[0]) > 1 and len(set(orders[0])) == 1:
+    passes = logs[0]["shuffles"]
+    if len(passes) > 1 and len(set(passes)) == 1:
         return ": every pass over the data has the same order (`set_epoch` sets another)"
     return ""
 

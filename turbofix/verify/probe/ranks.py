@@ -45,7 +45,7 @@ class _Rank:
         self.number, self.pid, self._hears, self._asks, self._order = number, pid, hears, asks, order
         self.done = False
         self.status: int | None = None
-        self.where: Any = None
+        self.where: dict[str, Any] = {"line": None, "steps": 0}
 
     def look(self) -> None:
         """Take note of what it says, and of its end."""
@@ -189,10 +189,14 @@ def _hold_still(tells: int) -> NoReturn:
         time.sleep(60)
 
 
+_watched: list[Any] = []  # the recorder of this process
+
+
 def _tell_where(asked: int, tells: int, order: dict[str, Any]) -> None:
-    """Whenever this is asked: the line of the user's code that the process is at."""
+    """Whenever this is asked: the line of the user's code that the process is at, and how many steps it has taken."""
     while os.read(asked, 1):
-        os.write(tells, (json.dumps(line_of_main_thread(order)) + "\n").encode())
+        told = {"line": line_of_main_thread(order), "steps": len(_watched[0].rows) if _watched else 0}
+        os.write(tells, (json.dumps(told) + "\n").encode())
 
 
 def _serve(listening: socket.socket, count: int) -> Any:
@@ -235,6 +239,8 @@ def _wait(ranks: Sequence[_Rank], seconds: float) -> str | None:
 def watch(recorder: Any) -> None:
     """In one of the processes: note how they talk, and write the log before they part, for torch may abort there."""
     import torch.distributed as dist
+
+    _watched.append(recorder)
 
     def joining(original: Any) -> Callable[..., Any]:
         def init_process_group(*arguments: Any, **keywords: Any) -> Any:
