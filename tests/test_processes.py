@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -79,7 +78,7 @@ if world > 1:
     dist.destroy_process_group()
 """
 
-OTHER_SAMPLES = "the processes train on other samples than the one process does"
+OTHER_SAMPLES = "the processes train on other samples than the original"
 
 BROKEN = {
     "no_set_epoch": (
@@ -91,9 +90,13 @@ BROKEN = {
     "not_wrapped": (
         "DistributedDataParallel(model) if world > 1 else model",
         "model",
-        "at step 1 the gradients are not the same in all processes: they are not reduced",
+        "at step 1 the gradients of the processes are not the same: they are not reduced",
     ),
-    "summed_loss": ("loss.backward()", "(loss * world).backward()", r"at step 1 the loss is .*, 2 times the original's"),
+    "summed_loss": (
+        "loss.backward()",
+        "(loss * world).backward()",
+        r"at step 1 the loss is .*, 2 times the original's",
+    ),
     "summed_gradients": (
         "        optimizer.step()\n",
         "        [each.grad.mul_(world) for each in model.parameters()]\n        optimizer.step()\n",
@@ -102,7 +105,7 @@ BROKEN = {
     "all_print": (
         "    if rank == 0:\n        print",
         "    if True:\n        print",
-        'rank 0 and rank 1 all print "epoch 0 done": one process prints it once',
+        'rank 0 and rank 1 print "epoch 0 done", each for itself',
     ),
     "none_prints": (
         "    if rank == 0:\n        print",
@@ -168,7 +171,9 @@ def figure(found: Verification) -> float:
 def test_what_trains_in_two_processes_as_in_one_passes(script: Path) -> None:
     found = verified(script, GOOD)
     assert 0 < figure(found) < 1e-6
-    assert any(note.startswith("run as 2 processes over gloo: the gradients and updates of both") for note in found.notes)
+    assert any(
+        note.startswith("run as 2 processes over gloo: the gradients and updates of both") for note in found.notes
+    )
     assert found.steps == 9
 
 

@@ -131,6 +131,7 @@ def plan_comparison(script: Path, candidate: Path, args: Sequence[str], risk: Ri
         NothingToVerify: script or candidate cannot be read.
     """
     from turbofix.verify import Request, Stage
+    from turbofix.verify.processes import speaks_of_them
 
     path = Path(os.path.abspath(script))
     inner = (
@@ -155,16 +156,9 @@ def plan_comparison(script: Path, candidate: Path, args: Sequence[str], risk: Ri
                 texts[file] = source.text.encode()
     contents = {place: file.read_bytes() for place, file in inner.items()}
     contents |= {place: texts[file] for place, file in inner.items() if file in texts}
-    several = bool(options.processes) or _trains_in_several(contents.values(), ours)
+    several = bool(options.processes) or any(map(speaks_of_them, contents.values()))
     stage = Stage(None, risk, contents, processes=several)
     return replace(Request(path, tuple(args), (stage,), options), **_as_a_script(ours))
-
-
-def _trains_in_several(contents: Iterable[bytes], ours: Source | SourceError) -> bool:
-    """Whether a candidate looks at what torchrun tells a process, and the script as it is does not."""
-    from turbofix.verify.processes import speaks_of_them
-
-    return any(map(speaks_of_them, contents)) and not speaks_of_them(ours.data if isinstance(ours, Source) else b"")
 
 
 def _as_a_script(source: Source | SourceError) -> dict[str, Any]:

@@ -125,6 +125,8 @@ class Original:
         self.repeats = False  # as far as is known
         self._ahead = True  # libraries are imported ahead of the runs
         self._printed: list[list[printed.Line]] = []
+        self._groups: dict[int, Mapping[str, Any]] = {}  # by their number: the original's logs in several processes
+        self._joins = processes.speaks_of_them(request.content(request.script))
         self._disturbed: dict[int | None, Mapping[str, Any]] = {}  # by the steps that were taken
         self._widened = False  # by what those runs say
         self._rewritten = request.stages[-1].files if request.stages else {}
@@ -321,27 +323,45 @@ class Original:
 
     def _together(self, alone: Outcome, files: Mapping[Path, bytes], count: int, phase: str) -> Outcome:
         """What is to be said of a rewrite that is the same in one process, when it is run as several."""
-        begins = f"run as {count} processes"
         why = self._child.why_not_several(count)
+        try:
+            reference = self._as_several(count) if self._joins and not why else None
+        except Inconclusive as failed:
+            why = str(failed)
         ended = None if why else self._run(f"{phase} as {count} processes", files, replay=True, several=count)
         if ended is not None and "ranks" not in ended.log:
             why = f"the rewritten script {self.ending(ended)}"
         if ended is None or why:
-            return replace(alone, unverifiable=f"it was not seen to learn in several processes: {why}", processes=count)
+            return replace(alone, unverifiable=f"it was not run as {count} processes: {why}", processes=count)
         logs = ended.log["ranks"]
-        tolerance = self._tolerance(logs[0] if logs[0] else alone.log)
-        found = processes.judge(self.log, ended.log, tolerance, self._printed)
+        tolerance = self._tolerance(logs[0] or alone.log)
+        if reference is not None:
+            found = processes.judge_beside(reference, ended.log, tolerance)
+        else:
+            found = processes.judge(self.log, ended.log, tolerance, self._printed)
         ran = {
             path: sorted(set().union(lines, *(log.get("ran", {}).get(path, ()) for log in logs)))
             for path, lines in alone.log["ran"].items()
         }
+        begins = f"run as {count} processes, "
         return Outcome(
-            found.difference and f"{begins}, {found.difference}",
-            found.unverifiable and f"{begins}, nothing can be said of it: {found.unverifiable}",
+            found.difference and begins + found.difference,
+            found.unverifiable and f"{begins}nothing can be said of it: {found.unverifiable}",
             {**alone.log, "ran": ran},
             processes=count,
             notes=found.notes,
         )
+
+    def _as_several(self, count: int) -> Mapping[str, Any]:
+        """The logs of the original in so many processes, of a script that trains in several as it is."""
+        if count not in self._groups:
+            ended = self._run(f"the script as it is as {count} processes", {}, several=count)
+            broken = processes.broken_off(ended.log) if "ranks" in ended.log else None
+            why = broken.difference or broken.unverifiable if broken else ended.complaint
+            if why:
+                raise Inconclusive(f"as it is, {why}")
+            self._groups[count] = ended.log
+        return self._groups[count]
 
     def _tolerance(self, log: Mapping[str, Any]) -> Tolerance:
         return verdict.tolerance_for(self.log, log, cuda=self._child.cuda and not self.remap)
@@ -398,15 +418,16 @@ class Original:
             "seed": self._request.options.seed,
             "replay": replay,
             "disturb": asked.get("disturb", False),
-            "monitor": not replay,
+            "monitor": not replay and not several,
             # one more than the original's, to see a candidate that goes on
-            "stop_after": until or (self._stop_after() if replay else None),
-            "may_shorten": not replay and not self._plan and self._request.options.steps is None,
+            "stop_after": until or (self._stop_after() if replay or several else None),
+            "may_shorten": not (replay or several or self._plan) and self._request.options.steps is None,
             "shorten": dict(self._plan),
             "finish_seconds": 0.0 if until else self._finish_seconds(replay=replay, rewritten=bool(files)),
-            "patience": self._patience(replay=replay),
+            "patience": 0.0 if several else self._patience(replay=replay),
             "dropout": self._dropout,
             "processes": several,
+            "apart": self._joins,
             "all_seconds": TOGETHER_SHARE * self._child.limits.seconds,
         }
         return self._observed(phase, files, order, total)

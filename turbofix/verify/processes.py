@@ -12,7 +12,7 @@ from typing import Any
 
 from turbofix.records import dataclass
 from turbofix.verify import printed, verdict
-from turbofix.verify.probe.tolerances import CLOSE, Tolerance
+from turbofix.verify.probe.tolerances import CLOSE, FEWEST_STEPS, Tolerance
 from turbofix.verify.result import all_of
 
 Log = Mapping[str, Any]
@@ -48,42 +48,73 @@ def speaks_of_them(content: bytes) -> bool:
 
 
 def judge(original: Log, group: Log, tolerance: Tolerance, before: Sequence[Sequence[printed.Line]]) -> Together:
-    """Hold the logs of a ``group`` of processes against the original's, whose printed lines are those ``before``."""
+    """Hold a ``group`` of processes against the original in one, whose runs printed what is in ``before``."""
     logs: Sequence[Log] = group["ranks"]
-    broken = _broken(group, logs)
+    broken = broken_off(group) or _unlike(logs)
     if broken is not None:
         return broken
-    steps = [len(log["rows"]) for log in logs]
-    if min(steps) != max(steps):
-        few, many = steps.index(min(steps)), steps.index(max(steps))
-        return Together(f"rank {few} takes {min(steps)} optimizer steps, and rank {many} takes {max(steps)}")
-    orders = [log["shuffles"] for log in logs]
-    if any(each != orders[0] for each in orders):
-        return Together("the samplers shuffle by other numbers in each process, and so share out other samples")
     uneven = {place for log in logs for place, row in enumerate(log["rows"]) if row["uneven"]}
-    ours = {**original, "rows": [row for place, row in enumerate(original["rows"]) if place not in uneven]}
-    theirs = [
-        {**log, "rows": [row for place, row in enumerate(log["rows"]) if place not in uneven]}
-        for log in _as_one(original, logs)
-    ]
-    found = _first(ours, theirs, tolerance) or _inexact(ours, theirs, tolerance)
+    ours = _even({**original, "layers": _layers(original)}, uneven)
+    theirs = [_even(log, uneven) for log in _as_one(original, logs)]
+    alone = any(name.startswith("BatchNorm") for name in logs[0]["layers"])
+    found = _first([ours] * len(logs), theirs, tolerance, alone=alone)
+    found = found or (None if alone else _inexact(theirs, tolerance))
     if found is not None:
         drew = any(row["drew"] for row in ours["rows"])
         if drew and all(verdict.may_be_rounding(ours, each) for each in theirs):
             return Together(None, "the training step draws random numbers, and each of the processes draws its own")
         return Together(found)
-    difference = next(_at_the_end(original, logs), None) or _printed_often(original, logs)
+    difference = next(_at_the_end([original], logs), None) or _printed_often([original], logs)
     if difference is not None:
         return Together(difference)
-    unverifiable = None if ours["rows"] else "every step that was taken shares out its samples unevenly"
-    return Together(None, unverifiable, tuple(_notes(ours, theirs, uneven, tolerance, before)))
+    if why := _too_few(theirs):
+        return Together(None, why)
+    notes = [_reached(theirs, "those of one process")]
+    if uneven:
+        left = f"{len(uneven)} step{'s were' if len(uneven) > 1 else ' was'} left out of that comparison"
+        notes.append(f"the last batch of an epoch is shared out unevenly: {left}")
+    return Together(notes=(*notes, *_printed_otherwise(logs, before, tolerance)))
+
+
+def judge_beside(reference: Log, group: Log, tolerance: Tolerance) -> Together:
+    """Hold a ``group`` of processes against the original in as many, each against its own."""
+    ours, theirs = reference["ranks"], [{**log, "rank": rank} for rank, log in enumerate(group["ranks"])]
+    broken = broken_off(group) or _unlike(theirs)
+    if broken is not None:
+        return broken
+    found = _first(ours, theirs, tolerance, alone=False) or next(_at_the_end(ours, theirs), None)
+    found = found or _printed_often(ours, theirs)
+    if found is not None:
+        return Together(found)
+    if why := _too_few(theirs):
+        return Together(None, why)
+    before = [printed.read_lines(ours[0]["lines"])]
+    reached = _reached(theirs, "those of the script as it is")
+    return Together(notes=(reached, *_printed_otherwise(theirs, before, tolerance)))
+
+
+def _unlike(logs: Sequence[Log]) -> Together | None:
+    """What the processes do differently from each other, and no process may."""
+    steps = [len(log["rows"]) for log in logs]
+    if min(steps) != max(steps):
+        few, many = steps.index(min(steps)), steps.index(max(steps))
+        return Together(f"rank {few} takes {min(steps)} optimizer steps, and rank {many} takes {max(steps)}")
+    if any(log["shuffles"] != logs[0]["shuffles"] for log in logs):
+        return Together("the samplers shuffle by other numbers in each process, and so share out other samples")
+    return None
+
+
+def _even(log: Log, uneven: set[int]) -> dict[str, Any]:
+    """The log without the steps in which the processes have shares of unequal size."""
+    return {**log, "rows": [row for place, row in enumerate(log["rows"]) if place not in uneven]}
 
 
 # --- how they ended
 
 
-def _broken(group: Log, logs: Sequence[Log]) -> Together | None:
+def broken_off(group: Log) -> Together | None:
     """What is to be said of processes of which not all came to their end."""
+    logs = group["ranks"]
     counts = [len(log.get("rows", ())) for log in logs]
     ended = [rank for rank, log in enumerate(logs) if log.get("how") == "finished" and group["done"][rank]]
     waiting = [rank for rank in range(len(logs)) if not group["done"][rank]]
@@ -99,7 +130,8 @@ def _broken(group: Log, logs: Sequence[Log]) -> Together | None:
             return Together(f"rank {rank} {_death(status)}{after}")
         if not counts[rank] and _UNREACHABLE.search(error):
             return Together(None, f'the processes cannot find each other here: "{error}"{_at(log.get("line"))}')
-        return Together(f'rank {rank} stopped with "{error}"{_at(log.get("line"))}{after}')
+        who = "each" if len({one.get("error") for one in logs}) == 1 else f"rank {rank}"
+        return Together(f'{who} stopped with "{error}"{_at(log.get("line"))}{after}')
     if group["stuck"] is None:
         return None
     where = group["where"]
@@ -141,8 +173,17 @@ def _as_one(original: Log, logs: Sequence[Log]) -> list[dict[str, Any]]:
     found = []
     for rank, log in enumerate(logs):
         mine = [{**row, **whole} for row, whole in zip(log["rows"], rows, strict=False)]
-        found.append({**log, "saved": saved, "rows": [*mine, *log["rows"][len(mine) :]], "rank": rank})
+        whole = {"saved": saved, "rows": [*mine, *log["rows"][len(mine) :]], "layers": _layers(log), "rank": rank}
+        found.append({**log, **whole})
     return found
+
+
+def _layers(log: Log) -> dict[str, int]:
+    """The layers by their settings, whichever BatchNorm it is."""
+    found: Counter[str] = Counter()
+    for name, count in log["layers"].items():
+        found[re.sub(r"^(?:Sync)?BatchNorm(?:\dd)?", "BatchNorm", name)] += count
+    return dict(found)
 
 
 def _of_all(old: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -157,25 +198,30 @@ def _of_all(old: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[s
     }
 
 
-def _first(original: Log, logs: Sequence[Mapping[str, Any]], tolerance: Tolerance) -> str | None:
-    """What differs first, in a sentence that says which process, where it is not all of them."""
-    found = [(log["rank"], verdict.first_difference(original, log, tolerance, exact=False)) for log in logs]
-    differing = [(rank, one) for rank, one in found if one is not None]
+def _first(originals: Sequence[Log], logs: Sequence[Log], tolerance: Tolerance, *, alone: bool) -> str | None:
+    """What differs first, in a sentence that says which process, where it is not all of them.
+
+    ``alone``: in each there is a BatchNorm that sees no more than its own share of a batch.
+    """
+    found = [
+        verdict.first_difference(old, new, tolerance, exact=False) for old, new in zip(originals, logs, strict=True)
+    ]
+    places = [math.inf if each is None or each.place is None else each.place for each in found]
+    differing = [rank for rank, each in enumerate(found) if each is not None]
     if not differing:
         return None
-    rank, first = min(differing, key=lambda each: math.inf if each[1].place is None else each[1].place)
-    sentence = first.sentence
-    if first.place is not None:
-        step = f"at step {original['rows'][first.place]['step'] + 1}"
-        rows = [log["rows"][first.place] for log in logs]
-        if verdict.may_be_rounding(original, logs[rank]):
-            if rows[0]["drawn"] != original["rows"][first.place]["drawn"]:
-                return f"{step} the processes train on other samples than the one process does{_order(logs)}"
-            if _apart(rows):
-                return f"{step} the gradients are not the same in all processes: they are not reduced"
-    whose = "" if len({each.sentence for _, each in differing}) == 1 and len(differing) == len(logs) else f"rank {rank}: "
-    normalised = "; BatchNorm sees no more than its own process's share of a batch" if _normalises(original) else ""
-    return f"{whose}{sentence}{normalised}"
+    rank = min(differing, key=lambda each: places[each])
+    first = found[rank]
+    assert first is not None
+    if first.place is not None and verdict.may_be_rounding(originals[rank], logs[rank]):
+        old, rows = originals[rank]["rows"][first.place], [log["rows"][first.place] for log in logs]
+        if rows[rank]["drawn"] != old["drawn"]:
+            return f"at step {old['step'] + 1} the processes train on other samples than the original{_order(logs)}"
+        if _apart(rows):
+            return f"at step {old['step'] + 1} the gradients of the processes are not the same: they are not reduced"
+    everywhere = len(differing) == len(logs) and len({each.sentence for each in found if each is not None}) == 1
+    normalised = "; BatchNorm sees no more than its own process's share of a batch" if alone else ""
+    return f"{'' if everywhere else f'rank {rank}: '}{first.sentence}{normalised}"
 
 
 def _order(logs: Sequence[Log]) -> str:
@@ -188,12 +234,10 @@ def _order(logs: Sequence[Log]) -> str:
 
 def _apart(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the gradients of the processes differ from each other, by their lengths."""
-    ratios = [row["compare"]["gradient"]["ratio"] for row in rows if row.get("compare") and not row["compare"]["mismatch"]]
+    ratios = [
+        row["compare"]["gradient"]["ratio"] for row in rows if row.get("compare") and not row["compare"]["mismatch"]
+    ]
     return bool(ratios) and not max(ratios) - min(ratios) <= ALIKE * max(ratios)
-
-
-def _normalises(log: Log) -> bool:
-    return any(name.startswith("BatchNorm") for name in log["layers"])
 
 
 def _compared(logs: Sequence[Log]) -> Iterator[tuple[float, float]]:
@@ -202,18 +246,25 @@ def _compared(logs: Sequence[Log]) -> Iterator[tuple[float, float]]:
         for row in log["rows"]:
             compare = row.get("compare")
             if compare and not compare["mismatch"] and not row["skipped"]:
-                yield compare["gradient"]["off"], compare["update"]["off"]
+                gradient, update = compare["off"]
+                yield gradient, update
 
 
-def _inexact(original: Log, logs: Sequence[Log], tolerance: Tolerance) -> str | None:
+def _too_few(logs: Sequence[Log]) -> str | None:
+    """Why nothing can be said of processes that differ in nothing, or None."""
+    compared = len(list(_compared(logs))) // len(logs)
+    return None if compared >= FEWEST_STEPS else f"{compared} of their steps could be compared, too few"
+
+
+def _inexact(logs: Sequence[Log], tolerance: Tolerance) -> str | None:
     """What is more than the order of additions does, where nothing but that is another one."""
     gradients = sorted(gradient for gradient, _ in _compared(logs))
-    if tolerance != CLOSE or _normalises(original) or not gradients:
+    if tolerance != CLOSE or not gradients:
         return None
     typical = gradients[len(gradients) // 2]
     if typical <= SAME:
         return None
-    return f"the gradient of the typical step differs by {_small(typical)} of its length, and rounding by {_small(SAME)}"
+    return f"the gradient of the typical step differs by {_small(typical)} of its length: that is more than rounding"
 
 
 def _small(number: float) -> str:
@@ -223,58 +274,62 @@ def _small(number: float) -> str:
 # --- what they saved and printed
 
 
-def _at_the_end(original: Log, logs: Sequence[Log]) -> Iterator[str]:
-    """What goes otherwise behind the comparison, and what more than one process writes."""
+def _at_the_end(originals: Sequence[Log], logs: Sequence[Log]) -> Iterator[str]:
+    """What goes otherwise behind the comparison, and what more processes write than did."""
     for rank, log in enumerate(logs):
-        if log["end"]["how"] == "crashed":
-            yield f'rank {rank}: at the end of the training it stops with "{log["end"]["error"]}"{_at(log["end"].get("line"))}'
-    saved = [{**log["saved"], **log["end"].get("saved", {})} for log in logs]
-    twice = Counter(name for each in saved for name in each if name in {**original["saved"], **original["end"].get("saved", {})})
-    for name, count in twice.items():
-        if count > 1:
+        if log["end"]["how"] == "crashed" != originals[0]["end"]["how"]:
+            place = _at(log["end"].get("line"))
+            yield f'rank {rank}: at the end of the training it stops with "{log["end"]["error"]}"{place}'
+    ours, theirs = Counter(_files(originals)), Counter(_files(logs))
+    for name, count in theirs.items():
+        if count > ours[name] > 0:
             yield f"{count} processes save {name}: one overwrites what the other writes"
-    hows = {log["end"]["how"] for log in (original, *logs)}
-    if hows == {"finished"} and "saved" in original["end"]:
-        whole: dict[str, Any] = {}
-        for log in reversed(logs):
-            whole.update(log["end"].get("saved", log["saved"]))
-        difference = verdict.saved_difference(original["end"]["saved"], whole)
+    if {log["end"]["how"] for log in (*originals, *logs)} == {"finished"}:
+        difference = verdict.saved_difference(*({**each} for each in map(_saved, (originals, logs))))
         if difference is not None:
             yield difference
 
 
-def _printed_often(original: Log, logs: Sequence[Log]) -> str | None:
-    """What is printed more often than by one process, or not at all."""
-    lines = printed.read_lines(original["lines"])
+def _files(logs: Sequence[Log]) -> Iterator[str]:
+    for log in logs:
+        yield from log["saved"].keys() | log["end"].get("saved", {}).keys()
+
+
+def _saved(logs: Sequence[Log]) -> dict[str, Any]:
+    """The keys of the files that any of the processes has saved by its end; the first of them counts."""
+    whole: dict[str, Any] = {}
+    for log in reversed(logs):
+        whole.update(log["end"].get("saved", log["saved"]))
+    return whole
+
+
+def _printed_often(originals: Sequence[Log], logs: Sequence[Log]) -> str | None:
+    """What is printed more often than in the original, or not at all."""
+    lines = [line for log in originals for line in printed.read_lines(log["lines"])]
     ours = Counter(line.wording for line in lines)
     theirs = [Counter(line.wording for line in printed.read_lines(log["lines"])) for log in logs]
     for line in lines:
         ranks = [rank for rank, each in enumerate(theirs) if each[line.wording]]
         if sum(each[line.wording] for each in theirs) > ours[line.wording] and len(ranks) > 1:
-            return f'{_ranks(ranks)} all print "{printed.show(line)}": one process prints it once'
+            return f'{_ranks(ranks)} print "{printed.show(line)}", each for itself'
     if ours and not any(each.keys() & ours.keys() for each in theirs):
         return f'none of the processes prints "{printed.show(lines[0])}"'
     return None
 
 
-def _notes(
-    original: Log,
-    logs: Sequence[Log],
-    uneven: set[int],
-    tolerance: Tolerance,
-    before: Sequence[Sequence[printed.Line]],
-) -> Iterator[str]:
+def _reached(logs: Sequence[Log], whose: str) -> str:
+    """How close the processes came."""
     worst = max((max(each) for each in _compared(logs)), default=0.0)
     many = "both" if len(logs) == 2 else f"all {len(logs)}"
     over = f" over {logs[0]['events']['backend']}" if "backend" in logs[0]["events"] else ""
     figure = f"largest relative difference {_small(worst)}" if worst else "bit for bit"
-    yield (
-        f"run as {len(logs)} processes{over}: the gradients and updates of {many} are those of one process "
-        f"({figure} over {len(original['rows'])} steps)"
-    )
-    if uneven:
-        left = f"{len(uneven)} step{'s were' if len(uneven) > 1 else ' was'} left out of that comparison"
-        yield f"the last batch of an epoch is shared out unevenly: {left}"
+    told = f"{figure} over {len(logs[0]['rows'])} steps"
+    return f"run as {len(logs)} processes{over}: the gradients and updates of {many} are {whose} ({told})"
+
+
+def _printed_otherwise(
+    logs: Sequence[Log], before: Sequence[Sequence[printed.Line]], tolerance: Tolerance
+) -> Iterator[str]:
     lines = printed.read_lines(logs[0]["lines"])
     differing = printed.compare_printed(before, lines, tolerance.printed, all_lines=False, decisions=False)
     if differing is not None:

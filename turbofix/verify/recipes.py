@@ -67,6 +67,10 @@ class Recipes:
             if names_of(more) != names_of(stages) | {name}:
                 found[name] = Judgement(name, UNVERIFIED, _as_a_change("it needs changes that were left out"))
                 continue
+            if self._request.processes(more):
+                words = "in several processes it can only be compared step by step"
+                found[name] = Judgement(name, UNVERIFIED, _as_a_change(words))
+                continue
             learning, program = self._compare(more, name, last, without)
             others = f", on top of {all_of(kept)}" if kept else ""
             found[name] = Judgement(name, learning.verdict, f"a change of the recipe{others}: {learning.told}")

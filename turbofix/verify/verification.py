@@ -189,6 +189,7 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         kept=kept if verdict == PASS else {},
         estimate=estimated,
         estimate_before=before,
+        processes=learned.outcome.processes or 1 if learned.outcome and learned.stages else 1,
         agreement=original.agreement(learned.outcome.log) if compared and learned.outcome and rewritten else (),
     )
 

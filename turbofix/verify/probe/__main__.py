@@ -110,6 +110,7 @@ def _import_torch() -> None:
     for name in (
         "run",
         "ahead",
+        "cards_on_cpu",
         "coverage",
         "cuda_on_cpu",
         "monitors",

@@ -99,62 +99,6 @@ def install() -> Callable[[], dict[str, Any]]:
     return lambda: {"remapped": bool(mode.moved), "rounded": rounding.products}
 
 
-def share_out(rank: int, count: int) -> None:
-    """This process is one of several, each with a card of its own: what they tell each other goes over gloo."""
-    import torch.distributed as dist
-
-    remap.card, remap.cards = rank, count
-    collectives = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor")
-    asked_for_nccl = [False]
-
-    def over_gloo(original: Any) -> Callable[..., Any]:
-        def join(*arguments: Any, **keywords: Any) -> Any:
-            names = [one for one in (*arguments, keywords.get("backend")) if isinstance(one, str) and "nccl" in one]
-            asked_for_nccl[0] = asked_for_nccl[0] or "nccl" in names  # with no other beside it
-            arguments = tuple("gloo" if isinstance(one, str) and one in names else one for one in arguments)
-            if keywords.get("backend") in names or original.__name__ == "init_process_group" and not arguments:
-                keywords["backend"] = "gloo"
-            keywords.pop("device_id", None)
-            return original(*arguments, **keywords)
-
-        return join
-
-    def without_cards(original: Any) -> Callable[..., Any]:
-        def barrier(*arguments: Any, device_ids: Any = None, **keywords: Any) -> Any:
-            return original(*arguments, **keywords)
-
-        return barrier
-
-    def on_the_card(original: Any) -> Callable[..., Any]:
-        def tell(*arguments: Any, **keywords: Any) -> Any:
-            given = [one for one in (*arguments, *keywords.values()) if isinstance(one, torch.Tensor)]
-            if asked_for_nccl[0] and from_user() and any(place_of(one) is False for one in given):
-                raise RuntimeError("No backend type associated with device type cpu")
-            return original(*arguments, **keywords)
-
-        return tell
-
-    def of_a_card(original: Any) -> Callable[..., None]:
-        def __init__(
-            self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *rest: Any, **keywords: Any
-        ) -> None:
-            if device_ids and any(place_of(one) is False for one in module.parameters()):
-                raise ValueError(
-                    "DistributedDataParallel device_ids and output_device arguments only work with GPU modules, "
-                    "but got module parameters {device(type='cpu')}"
-                )
-            original(self, module, None, None, *rest, **keywords)
-
-        return __init__
-
-    wrap(dist, "init_process_group", over_gloo)
-    wrap(dist, "new_group", over_gloo)
-    wrap(dist, "barrier", without_cards)
-    for name in collectives:
-        wrap(dist, name, on_the_card)
-    wrap(torch.nn.parallel.DistributedDataParallel, "__init__", of_a_card)
-
-
 def _answer_as_a_card() -> None:
     answers: dict[str, Any] = {
         "is_available": True,

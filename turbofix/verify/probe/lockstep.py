@@ -176,6 +176,7 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dic
         "mismatch": None,
         "gradient": gradient.report(),
         "update": update.report(),
+        "off": (gradient.off, update.off),
         "updates": sorted(off, key=lambda row: max(row[1], tolerances.distance(row[2])), reverse=True)[:3],
         "parameters": worst if every else worst[:3],
         "lost": lost[:3],

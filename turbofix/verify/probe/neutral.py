@@ -233,9 +233,10 @@ def watch_loaders(
 
     def seed_own(iterator: Any, loader: Any) -> None:
         """A sampler with a generator of its own draws what it would draw without."""
-        epoch = getattr(iterator, "_turbofix_epoch", None)
-        for generator in _own_generators(loader) if epoch is not None else ():
-            generator.manual_seed(seed_of(epoch.number))
+        epoch: Epoch | None = getattr(iterator, "_turbofix_epoch", None)
+        if epoch is not None:
+            for generator in _own_generators(loader):
+                generator.manual_seed(seed_of(epoch.number))
 
     def seed_of(number: int) -> int:
         """What torch's samplers seed the generator with that they shuffle a pass by."""

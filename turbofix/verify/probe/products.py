@@ -45,9 +45,13 @@ class Products:
     def difference(self) -> float:
         return math.sqrt(self.apart)
 
+    @property
+    def off(self) -> float:
+        """The difference, as a share of the old vector's length."""
+        return self.difference / self.norm if self.old else float(self.apart > 0)
+
     def report(self) -> dict[str, float]:
-        off = self.difference / self.norm if self.old else float(bool(self.apart))
-        return {"angle": self.angle, "ratio": self.ratio, "norm": self.norm, "off": off}
+        return {"angle": self.angle, "ratio": self.ratio, "norm": self.norm}
 
 
 def total(parts: Iterable[Products]) -> Products:

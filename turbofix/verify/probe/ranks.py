@@ -127,6 +127,9 @@ def _start(
     (hears, tells), (asked, asks) = os.pipe(), os.pipe()
     own = {**order, "rank": number, "log": f"{order['log']}.{number}"}
     own.update({name: f"{order[name]}.{number}" for name in ("stdout", "stderr") if number})
+    if order["apart"]:  # each is held against its own of the original
+        own["tensors"] = f"{order['tensors']}.{number}"
+        own["tensor_bytes"] = order["tensor_bytes"] // order["processes"]
     with contextlib.suppress(FileNotFoundError):
         os.unlink(own["log"])
     sys.stdout.flush()
@@ -201,14 +204,15 @@ def _tell_where(asked: int, tells: int, order: dict[str, Any]) -> None:
 
 def _serve(listening: socket.socket, count: int) -> Any:
     """The store in which the processes find each other; to be kept while they run."""
-    from torch.distributed import TCPStore
+    import torch.distributed
 
+    store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
     port, how = listening.getsockname()[1], {"is_master": True, "wait_for_workers": False}
     try:
-        return TCPStore("127.0.0.1", port, count, **how, master_listen_fd=listening.fileno())
+        return store("127.0.0.1", port, count, **how, master_listen_fd=os.dup(listening.fileno()))
     except TypeError:  # an older torch opens the port itself
         listening.close()
-        return TCPStore("127.0.0.1", port, count, **how)
+        return store("127.0.0.1", port, count, **how)
 
 
 def _wait(ranks: Sequence[_Rank], seconds: float) -> str | None:

@@ -105,6 +105,7 @@ class Recorder:
         self._current: Epoch | None = None
         self._sizes: dict[str, int] = {}
         self._pending: Any = None
+        self._stepping: Any = None
         self._log: dict[str, Any] = {}
         self.hurrying = False
         self._hurried = 0
@@ -174,9 +175,10 @@ class Recorder:
     # --- optimizers
 
     def before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> Any:
-        if self._idle():
+        if self._idle() or self._within(optimizer):
             return None
         with self._apart():
+            self._stepping = optimizer
             number, moment = self._begin(optimizer)
             found = getattr(optimizer, "found_inf", None)
             moment.skipped = isinstance(found, Tensor) and float(found) > 0
@@ -200,7 +202,7 @@ class Recorder:
         return arguments, {**keywords, "closure": watched_closure}
 
     def after_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        if self._idle() or self._pending is None:
+        if self._idle() or self._pending is None or self._within(optimizer):
             return
         number, moment, reference, lent = self._pending
         self._pending = None
@@ -229,6 +231,10 @@ class Recorder:
         elif len(self.parameters[number]) != len(parameters):
             self.parameters[number] = self._names[number].of(optimizer)
         return number, lockstep.Moment(self.parameters[number], lockstep.copies(parameters))
+
+    def _within(self, optimizer: Any) -> bool:
+        """Whether it only carries out a part of another's step (as ``ZeroRedundancyOptimizer`` has a process do)."""
+        return self._pending is not None and optimizer is getattr(self._stepping, "optim", None)
 
     def _idle(self) -> bool:
         """Whether steps are not to be recorded: the recorder's own, a worker's, or those after the comparison."""
@@ -285,7 +291,7 @@ class Recorder:
         self.events["halved"] = self.events["halved"] or halved
         self.events["fused"] = self.events["fused"] or any(group.get("fused") for group in optimizer.param_groups)
         return {
-            "class": type(optimizer).__name__,
+            "class": type(getattr(optimizer, "optim", optimizer)).__name__,
             "losses": losses[:1] if closure else losses,
             "closure": closure,
             "samples": window.samples[trained_on] if trained_on is not None else None,

@@ -55,7 +55,7 @@ def _import_from_the_mirror(mirrored: dict[str, str]) -> None:
 def _verify(order: dict[str, Any], say: Say) -> int:
     import torch
 
-    from . import ahead, coverage, cuda_on_cpu, monitors, neutral, record, shorten, watch
+    from . import ahead, cards_on_cpu, coverage, cuda_on_cpu, monitors, neutral, record, shorten, watch
 
     torch.set_num_threads(1)
     # the system clears each page that it hands out, which takes longer than most of what is then computed in it
@@ -89,7 +89,7 @@ def _verify(order: dict[str, Any], say: Say) -> int:
     if order.get("processes"):
         ranks.watch(recorder)
         if order["remap"]:
-            cuda_on_cpu.share_out(order["rank"], order["processes"])
+            cards_on_cpu.install(order["rank"], order["processes"])
     ahead.patch()
     imports.watch()
     lines.watch()

@@ -53,7 +53,7 @@ def entries(loader: Any) -> int | None:
     Torch's ``BatchSampler`` may also be the sampler of a loader that is told to make no batches (``batch_size=None``).
     """
     entering = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    sampler = entering.sampler if type(entering) is BatchSampler else entering
+    sampler: Any = entering.sampler if type(entering) is BatchSampler else entering
     return size_of(sampler.dataset if processes_of(sampler) > 1 else sampler)
 
 
