@@ -126,6 +126,7 @@ class Original:
         self._ahead = True  # libraries are imported ahead of the runs
         self._printed: list[list[printed.Line]] = []
         self._groups: dict[int, Mapping[str, Any]] = {}  # by their number: the original's logs in several processes
+        self._started = False  # as torchrun starts the only process of a training
         self._joins = processes.speaks_of_them(request.content(request.script))
         self._disturbed: dict[int | None, Mapping[str, Any]] = {}  # by the steps that were taken
         self._widened = False  # by what those runs say
@@ -141,6 +142,9 @@ class Original:
         """Run the original; ``Inconclusive`` with the reason where there is nothing to compare with."""
         self._child.imports = begins = leading_imports(self.script, self._request.content) if self._ahead else ()
         first = self._run("the script as it is", {})
+        if first.how == "crashed" and self._joins and not self._child.why_not_several(1):
+            self._started = True  # it may not run unless torchrun starts it
+            first = self._run("the script as it is", {})
         self._ahead = self._ahead and self._child.imports == begins  # they spoilt what runs are forked from
         self._child.imports = tuple(dict.fromkeys((*begins, *first.log.get("imports", ())))) if self._ahead else ()
         if first.how == "shorten":
@@ -356,10 +360,11 @@ class Original:
         """The logs of the original in so many processes, of a script that trains in several as it is."""
         if count not in self._groups:
             ended = self._run(f"the script as it is as {count} processes", {}, several=count)
-            broken = processes.broken_off(ended.log) if "ranks" in ended.log else None
-            why = broken.difference or broken.unverifiable if broken else ended.complaint
-            if why:
-                raise Inconclusive(f"as it is, {why}")
+            if "ranks" not in ended.log:
+                raise Inconclusive(f"the script as it is {self.ending(ended)}")
+            broken = processes.broken_off(ended.log)
+            if broken is not None:
+                raise Inconclusive(f"as it is, {broken.difference or broken.unverifiable}")
             self._groups[count] = ended.log
         return self._groups[count]
 
@@ -426,7 +431,7 @@ class Original:
             "finish_seconds": 0.0 if until else self._finish_seconds(replay=replay, rewritten=bool(files)),
             "patience": 0.0 if several else self._patience(replay=replay),
             "dropout": self._dropout,
-            "processes": several,
+            "processes": several or int(self._started),
             "apart": self._joins,
             "all_seconds": TOGETHER_SHARE * self._child.limits.seconds,
         }
@@ -477,6 +482,8 @@ class Original:
     def notes(self, *, compared: bool = True) -> list[str]:
         """What must be known of the comparison step by step, where there was one, and of the runs."""
         found = self._notes() if compared else []
+        if self._started:
+            found.append("the script does not run by itself: it was started as torchrun starts it, as the only process")
         if self.log["remapped"]:
             found.append("CUDA remapped onto the CPU: the verdict speaks of learning alone")
         return found

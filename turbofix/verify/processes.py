@@ -115,8 +115,12 @@ def _even(log: Log, uneven: set[int]) -> dict[str, Any]:
 def broken_off(group: Log) -> Together | None:
     """What is to be said of processes of which not all came to their end."""
     logs = group["ranks"]
+    ends = [log.get("end", {}).get("how") for log in logs]
+    seen = all(log.get("how") in ("stopped", "finished") for log in logs)
+    if seen and not (group["stuck"] == "still" and "finished" in ends):
+        return None  # what is compared has been seen of each, and none waits for another that is through
     counts = [len(log.get("rows", ())) for log in logs]
-    ended = [rank for rank, log in enumerate(logs) if log.get("how") == "finished" and group["done"][rank]]
+    ended = [rank for rank, how in enumerate(ends) if how == "finished" and group["done"][rank]]
     waiting = [rank for rank in range(len(logs)) if not group["done"][rank]]
     died = group["died"]
     if died is not None:
@@ -277,7 +281,7 @@ def _small(number: float) -> str:
 def _at_the_end(originals: Sequence[Log], logs: Sequence[Log]) -> Iterator[str]:
     """What goes otherwise behind the comparison, and what more processes write than did."""
     for rank, log in enumerate(logs):
-        if log["end"]["how"] == "crashed" != originals[0]["end"]["how"]:
+        if log["end"]["how"] == "crashed" and originals[0]["end"]["how"] == "finished":
             place = _at(log["end"].get("line"))
             yield f'rank {rank}: at the end of the training it stops with "{log["end"]["error"]}"{place}'
     ours, theirs = Counter(_files(originals)), Counter(_files(logs))

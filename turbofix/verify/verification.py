@@ -152,6 +152,8 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         notes.append("the graphs of the compiler ran, and not the kernels that it makes of them")
     if learned.outcome and learned.stages:
         notes += learned.outcome.notes
+    if any(stage.processes for stage in learned.stages) and not request.processes(learned.stages):
+        notes.append("it was run in one process alone (--processes)")
     if selected.note:
         notes.append(selected.note)
     if learned.stages:

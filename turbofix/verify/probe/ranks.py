@@ -109,15 +109,34 @@ def run_all(order: dict[str, Any], say: Callable[[dict[str, Any]], None], run: R
     if dead and dead[0].number:
         sys.stderr.write(dead[0].last_words())
     logs = [one.log() for one in ranks]
-    steps = min(len(log.get("rows", ())) for log in logs)
-    whole: dict[str, Any] = {"how": "stopped", "ranks": logs, "steps": steps, "stuck": stuck}
-    whole["done"] = [one.done for one in ranks]
-    whole["where"] = [one.where for one in ranks]
-    whole["died"] = [dead[0].number, dead[0].status] if dead else None
-    with open(order["log"] + ".part", "w", encoding="utf-8") as handle:
-        handle.write(json.dumps(whole))
-    os.replace(order["log"] + ".part", order["log"])
+    if len(ranks) > 1:
+        _write(order["log"], _of_all(ranks, logs, dead[0] if dead else None, stuck))
+    elif logs[0]:
+        os.replace(f"{order['log']}.0", order["log"])
     return 0
+
+
+def _of_all(
+    ranks: Sequence[_Rank], logs: list[dict[str, Any]], dead: _Rank | None, stuck: str | None
+) -> dict[str, Any]:
+    """The log of a run of several processes: theirs, and how they ended."""
+    error = logs[dead.number].get("error", f"the death of rank {dead.number}") if dead is not None else None
+    return {
+        "how": "crashed" if dead is not None else "waiting" if stuck else "stopped",
+        "error": error,
+        "steps": min(len(log.get("rows", ())) for log in logs),
+        "ranks": logs,
+        "done": [one.done for one in ranks],
+        "where": [one.where for one in ranks],
+        "died": [dead.number, dead.status] if dead is not None else None,
+        "stuck": stuck,
+    }
+
+
+def _write(path: str, log: dict[str, Any]) -> None:
+    with open(path + ".part", "w", encoding="utf-8") as handle:
+        handle.write(json.dumps(log))
+    os.replace(path + ".part", path)
 
 
 def _start(
@@ -127,7 +146,7 @@ def _start(
     (hears, tells), (asked, asks) = os.pipe(), os.pipe()
     own = {**order, "rank": number, "log": f"{order['log']}.{number}"}
     own.update({name: f"{order[name]}.{number}" for name in ("stdout", "stderr") if number})
-    if order["apart"]:  # each is held against its own of the original
+    if order["apart"] and order["processes"] > 1:  # each is held against its own of the original
         own["tensors"] = f"{order['tensors']}.{number}"
         own["tensor_bytes"] = order["tensor_bytes"] // order["processes"]
     with contextlib.suppress(FileNotFoundError):
@@ -230,7 +249,7 @@ def _wait(ranks: Sequence[_Rank], seconds: float) -> str | None:
         now = time.monotonic()
         if now > until:
             return "late"
-        if now > looked + _LOOK:
+        if now > looked + _LOOK and len(ranks) > 1:
             looked, before = now, used
             used, at_work = processes.work_of(processes.below(os.getpid()))
             if at_work or used - before > _BUSY * _LOOK or used < before:
