@@ -69,7 +69,7 @@ def judge(original: Log, group: Log, tolerance: Tolerance, before: Sequence[Sequ
         return Together(difference)
     if why := _too_few(theirs):
         return Together(None, why)
-    notes = [_reached(theirs, "those of one process")]
+    notes = _reached(original, theirs, "those of one process")
     if uneven:
         left = f"{len(uneven)} step{'s were' if len(uneven) > 1 else ' was'} left out of that comparison"
         notes.append(f"the last batch of an epoch is shared out unevenly: {left}")
@@ -89,8 +89,8 @@ def judge_beside(reference: Log, group: Log, tolerance: Tolerance) -> Together:
     if why := _too_few(theirs):
         return Together(None, why)
     before = [printed.read_lines(ours[0]["lines"])]
-    reached = _reached(theirs, "those of the script as it is")
-    return Together(notes=(reached, *_printed_otherwise(theirs, before, tolerance)))
+    notes = _reached(ours[0], theirs, "those of the script as it is")
+    return Together(notes=(*notes, *_printed_otherwise(theirs, before, tolerance)))
 
 
 def _unlike(logs: Sequence[Log]) -> Together | None:
@@ -321,14 +321,19 @@ def _printed_often(originals: Sequence[Log], logs: Sequence[Log]) -> str | None:
     return None
 
 
-def _reached(logs: Sequence[Log], whose: str) -> str:
-    """How close the processes came."""
+def _reached(original: Log, logs: Sequence[Log], whose: str) -> list[str]:
+    """How close the processes came, and which of them were not seen to end where the original was."""
     worst = max((max(each) for each in _compared(logs)), default=0.0)
     many = "both" if len(logs) == 2 else f"all {len(logs)}"
     over = f" over {logs[0]['events']['backend']}" if "backend" in logs[0]["events"] else ""
     figure = f"largest relative difference {_small(worst)}" if worst else "bit for bit"
     told = f"{figure} over {len(logs[0]['rows'])} steps"
-    return f"run as {len(logs)} processes{over}: the gradients and updates of {many} are {whose} ({told})"
+    notes = [f"run as {len(logs)} processes{over}: the gradients and updates of {many} are {whose} ({told})"]
+    going = [rank for rank, log in enumerate(logs) if log["end"]["how"] != "finished"]
+    if going and original["end"]["how"] == "finished":
+        places = [f"rank {rank}{_at(logs[rank]['end'].get('line'))}" for rank in going]
+        notes.append(f"the end of the training was seen in the original, and not in all processes: {all_of(places)}")
+    return notes
 
 
 def _printed_otherwise(

@@ -24,8 +24,9 @@ from . import processes
 from .patching import wrap
 from .patience import TIMES, line_of_main_thread
 
-# seconds for which no process may do anything until they are taken to wait for each other
-STILL = 5.0
+# seconds for which no process may do anything until they are taken to wait for each other, or for one that is done
+STILL = 10.0
+STILL_FOR_ONE = 4.0
 # and what they take to tell where they are, or to die of another's death
 SETTLING = 0.5
 _PAUSE = 0.02
@@ -43,7 +44,7 @@ class _Rank:
 
     def __init__(self, number: int, pid: int, hears: int, asks: int, order: dict[str, Any]) -> None:
         self.number, self.pid, self._hears, self._asks, self._order = number, pid, hears, asks, order
-        self.done = False
+        self.done = self.moved = False
         self.status: int | None = None
         self.where: dict[str, Any] = {"line": None, "steps": 0}
 
@@ -52,7 +53,8 @@ class _Rank:
         while select.select([self._hears], [], [], 0)[0] and (said := os.read(self._hears, 1 << 16)):
             for line in said.decode().splitlines():
                 self.done = self.done or line == "done"
-                if line != "done":
+                self.moved = True
+                if line.startswith("{"):
                     self.where = json.loads(line)
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -169,7 +171,13 @@ def _start(
             os.dup2(opened, stream)
             os.close(opened)
         threading.Thread(target=_tell_where, args=(asked, tells, own), daemon=True).start()
-        code = run({**own, "leave": lambda: _hold_still(tells)}, say if not number else lambda message: None)
+
+        def tell(message: dict[str, Any]) -> None:
+            os.write(tells, b"on\n")
+            if not number:
+                say(message)
+
+        code = run({**own, "leave": lambda: _hold_still(tells)}, tell)
         if not code:
             _hold_still(tells)
     except BaseException:
@@ -252,9 +260,12 @@ def _wait(ranks: Sequence[_Rank], seconds: float) -> str | None:
         if now > looked + _LOOK and len(ranks) > 1:
             looked, before = now, used
             used, at_work = processes.work_of(processes.below(os.getpid()))
-            if at_work or used - before > _BUSY * _LOOK or used < before:
+            if at_work or used - before > _BUSY * _LOOK or used < before or any(one.moved for one in ranks):
                 longest, rested_since = max(longest, now - _LOOK - rested_since), now
-            if now - rested_since > max(STILL, TIMES * longest):
+            for one in ranks:
+                one.moved = False
+            still = STILL_FOR_ONE if any(one.done for one in ranks) else STILL
+            if now - rested_since > max(still, TIMES * longest):
                 return "still"
         time.sleep(_PAUSE)
 
