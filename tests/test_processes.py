@@ -9,7 +9,8 @@ import pytest
 
 from turbofix.engine.verifying import plan_comparison
 from turbofix.findings import Risk
-from turbofix.verify import Options, Verification, runner, verify
+from turbofix.verify import Options, Request, Stage, Verification, runner, verify
+from turbofix.verify.runner import Child
 
 pytest.importorskip("torch")
 pytestmark = [
@@ -199,3 +200,220 @@ def test_without_them_their_lines_are_not_seen_to_run(script: Path, processes: i
     found = verified(script, GOOD, processes=processes)
     assert found.verdict == "inconclusive"
     assert found.reason == "what it changed at train.py, line 11, did not run"
+
+
+Edits = tuple[tuple[str, str], ...]
+
+
+def edited(text: str, *edits: tuple[str, str]) -> str:
+    """The text with each edit made, in however many places it applies."""
+    for old, new in edits:
+        text = text.replace(old, new)
+    return text
+
+
+ON_CUDA = (
+    ("torch.manual_seed(0)\n", 'torch.manual_seed(0)\ndevice = torch.device("cuda", rank)\n'),
+    ("nn.Linear(16, 2))", "nn.Linear(16, 2)).to(device)"),
+    ("        loss =", "        inputs, labels = inputs.to(device), labels.to(device)\n        loss ="),
+    ('init_process_group("gloo")', 'init_process_group("nccl", device_id=torch.device("cuda", rank))'),
+    ("DistributedDataParallel(model)", "DistributedDataParallel(model, device_ids=[rank], output_device=rank)"),
+    (
+        "    dist.destroy",
+        (
+            "    dist.barrier(device_ids=[rank])\n    assert torch.cuda.device_count() == world\n"
+            "    assert inputs.device.index == torch.cuda.current_device() == rank\n    dist.destroy"
+        ),
+    ),
+)
+NORMALISED = (*ON_CUDA, ("nn.ReLU()", "nn.BatchNorm1d(16)"))
+TOGETHER = "trained = DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model)"
+STREAM = (
+    (
+        "sampler = DistributedSampler(data) if world > 1 else None\n",
+        (
+            "sampler = None\n\n\nclass Numbers(IterableDataset):\n    def __iter__(self):\n"
+            "        for number in range(48):\n            drawn = torch.randn(8)\n"
+            "            if number % world == rank:\n                yield drawn, (drawn.sum() > 0).long()\n\n\n"
+            "data = Numbers()\n"
+        ),
+    ),
+    ("shuffle=sampler is None, sampler=sampler", ""),
+    ("    if sampler is not None:\n        sampler.set_epoch(epoch)\n", ""),
+)
+BY_HAND = (
+    ("sampler = DistributedSampler(data) if world > 1 else None\n", ""),
+    ("    if sampler is not None:\n        sampler.set_epoch(epoch)\n", ""),
+    (
+        "loader = DataLoader(data, batch_size=16 // world, shuffle=sampler is None, sampler=sampler)\n",
+        "y = (x.sum(1) > 0).long()\n",
+    ),
+    (
+        "enumerate(loader):",
+        "((s, (x[i], y[i])) for s in range(3) for i in [torch.randint(64, (16,))[rank::world]]):",
+    ),
+)
+DROPPED_TAIL = (
+    ("DistributedSampler(data)", "DistributedSampler(data, drop_last=True)"),
+    ("sampler=sampler)", "sampler=sampler, drop_last=True)"),
+)
+SHARDED = (
+    ("import os\n", "import os\n\nfrom torch.distributed.optim import ZeroRedundancyOptimizer\n"),
+    (
+        "optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)",
+        (
+            "adam, parameters = torch.optim.Adam, model.parameters()\n"
+            "zero = ZeroRedundancyOptimizer(parameters, adam, lr=1e-2) if world > 1 else None\n"
+            "optimizer = zero or adam(parameters, lr=1e-2)"
+        ),
+    ),
+)
+
+ALIKE: dict[str, tuple[Edits, Edits]] = {
+    "on_cards": (ON_CUDA, ON_CUDA),
+    "normalised_together": (NORMALISED, (*NORMALISED, ("trained = DistributedDataParallel(model", TOGETHER))),
+    "stream": (STREAM, STREAM),
+    "drawn_by_hand": (BY_HAND, BY_HAND),
+    "own_generator": ((("shuffle=sampler is None", "shuffle=True, generator=torch.Generator().manual_seed(3)"),), ()),
+    "dropped_tail": (
+        (("[48, 16]", "[45, 19]"), ("shuffle=sampler is None", "shuffle=True, drop_last=True")),
+        (("[48, 16]", "[45, 19]"), *DROPPED_TAIL),
+    ),
+    "in_workers": (
+        (("batch_size=16", "num_workers=1, batch_size=16"),),
+        (("batch_size=16", "num_workers=1, batch_size=16"),),
+    ),
+    "dropout": ((("nn.ReLU()", "nn.Dropout(0.5)"),), (("nn.ReLU()", "nn.Dropout(0.5)"),)),
+    "sharded_optimizer": ((), SHARDED),
+    "aborted_at_the_end": (
+        (),
+        (("    dist.destroy_process_group()", "    dist.destroy_process_group()\n    rank and os.abort()"),),
+    ),
+}
+
+
+def in_one(text: str) -> str:
+    """The same training for one process, which knows of no others."""
+    text = re.sub(r"if world > 1:\n    dist\.[^\n]*\n(?:    [^\n]*\n)*", "", text)
+    text = re.sub(r"world, rank = .*", "world, rank = 1, 0", text)
+    return re.sub(r" = (\w+)\(.*\) if world > 1 else (None|model)\n", r" = \2\n", text)
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_more_that_trains_in_two_processes_as_in_one(script: Path, name: str) -> None:
+    before, after = ALIKE[name]
+    script.write_text(in_one(edited(GOOD, *before)))
+    candidate = edited(GOOD, *after)
+    assert candidate != GOOD or not after
+    assert figure(verified(script, candidate)) < 1e-6
+
+
+def test_a_tail_that_cannot_be_shared_out_evenly_is_left_out(script: Path) -> None:
+    script.write_text(ORIGINAL.replace("[48, 16]", "[45, 19]"))
+    found = verified(script, GOOD.replace("[48, 16]", "[45, 19]"))
+    assert figure(found) < 1e-6
+    told = "the last batch of an epoch is shared out unevenly: 3 steps were left out of that comparison"
+    assert told in found.notes
+
+
+def test_long_data_is_shortened_alike_in_all_processes(script: Path) -> None:
+    longer = (("torch.randn(64", "torch.randn(3600"), ("[48, 16]", "[3584, 16]"))
+    script.write_text(edited(ORIGINAL, *longer))
+    found = verified(script, edited(GOOD, *longer))
+    assert figure(found) < 1e-6
+    assert any("3584 to 160 samples" in note for note in found.notes)
+
+
+def test_batch_norm_of_each_process_alone_is_named(script: Path) -> None:
+    script.write_text(ORIGINAL.replace("nn.ReLU()", "nn.BatchNorm1d(16)"))
+    found = verified(script, GOOD.replace("nn.ReLU()", "nn.BatchNorm1d(16)"))
+    assert found.verdict == "fail"
+    assert found.reason.endswith("; BatchNorm sees no more than its own process's share of a batch")
+
+
+@pytest.mark.parametrize("drawing", [(), BY_HAND])
+def test_noise_of_the_step_leaves_nothing_to_compare(script: Path, drawing: Edits) -> None:
+    noisy = edited(GOOD, *drawing, ("trained(inputs)", "trained(inputs + torch.randn_like(inputs))"))
+    script.write_text(in_one(noisy))
+    found = verified(script, noisy)
+    assert found.verdict == "inconclusive"
+    assert found.reason.endswith("the training step draws random numbers, and each of the processes draws its own")
+
+
+def test_processes_that_all_do_the_same_are_told_of(script: Path) -> None:
+    script.write_text(in_one(edited(GOOD, *BY_HAND)))
+    found = verified(script, edited(GOOD, *BY_HAND, ("[rank::world]", "")))
+    assert found.verdict == "pass"
+    assert "all processes train on the same samples: each does the work of the one process" in found.notes
+
+
+def test_numbers_that_a_process_prints_of_its_own_share_are_a_note(script: Path) -> None:
+    script.write_text(ORIGINAL.replace("{epoch} done", "{epoch} loss {loss.item()}"))
+    found = verified(script, GOOD.replace("{epoch} done", "{epoch} loss {loss.item()}"))
+    assert found.verdict == "pass"
+    assert any(
+        note.startswith('rank 0 prints what it knows of its own share: it prints "epoch 0') for note in found.notes
+    )
+
+
+UNGUARDED = edited(
+    GOOD,
+    ('os.environ.get("WORLD_SIZE", 1)', 'os.environ["WORLD_SIZE"]'),
+    ('os.environ.get("RANK", 0)', 'os.environ["RANK"]'),
+    ("if world > 1:\n    dist.", "if True:\n    dist."),
+)
+
+
+def test_what_runs_under_torchrun_alone_is_held_against_itself(script: Path) -> None:
+    script.write_text(UNGUARDED)
+    found = verified(
+        script, UNGUARDED.replace("DistributedDataParallel(model)", "DistributedDataParallel(model, bucket_cap_mb=1)")
+    )
+    assert found.verdict == "pass", found.reason
+    assert "the script does not run by itself: it was started as torchrun starts it, as the only process" in found.notes
+    assert any("of both are those of the script as it is" in note for note in found.notes)
+    found = verified(script, UNGUARDED.replace("trained(inputs)", "model(inputs)"))
+    assert found.verdict == "fail"
+    assert "the gradients of the processes are not the same" in found.reason
+
+
+def test_a_codemod_that_fails_in_several_processes_goes_and_the_rest_stays(script: Path) -> None:
+    def rebuild(without: frozenset[str]) -> tuple[Stage, ...]:
+        text, stages = ORIGINAL, []
+        if "plain" not in without:
+            text = text.replace("zero_grad()", "zero_grad(set_to_none=True)")
+            stages.append(Stage("plain", Risk.EXACT, {script: text.encode()}))
+        if "ddp" not in without:
+            text = GOOD.replace(
+                "zero_grad()", "zero_grad(set_to_none=True)" if "plain" not in without else "zero_grad()"
+            )
+            stages.append(Stage("ddp", Risk.EQUIVALENT, {script: text.encode()}, processes=True))
+        if not without & {"ddp", "steady"}:
+            text = text.replace("        sampler.set_epoch(epoch)", "        sampler.set_epoch(0)")
+            stages.append(Stage("steady", Risk.EQUIVALENT, {script: text.encode()}, processes=True))
+        return tuple(stages)
+
+    found = verify(Request(script, stages=rebuild(frozenset()), options=Options(timeout=60), rebuild=rebuild))
+    assert [(one.codemod, one.verdict) for one in found.codemods] == [
+        ("plain", "kept"),
+        ("ddp", "kept"),
+        ("steady", "dropped"),
+    ]
+    assert found.codemods[2].reason.startswith(f"run as 2 processes, at step 4 {OTHER_SAMPLES}")
+    assert found.to_json()["processes"] == 2
+    assert found.kept[script] == rebuild(frozenset({"steady"}))[-1].files[script]
+
+
+def test_where_nothing_can_be_forked_it_is_said(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Child, "why_not_several", lambda self, count: "they are run on Linux alone")
+    found = verified(script, GOOD)
+    assert found.verdict == "inconclusive"
+    assert found.reason == "it was not run as 2 processes: they are run on Linux alone"
+
+
+def test_several_processes_need_as_many_gpus(script: Path, tmp_path: Path) -> None:
+    child = Child.__new__(Child)
+    child._forks, child.cuda, child._cards, child._options = True, True, 1, Options()
+    assert child.why_not_several(2) == "2 of them need 2 GPUs, and 1 is here (--device cpu runs them without)"
+    child._options = Options(device="cpu")
+    assert child.why_not_several(2) is None

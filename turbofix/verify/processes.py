@@ -58,18 +58,19 @@ def judge(original: Log, group: Log, tolerance: Tolerance, before: Sequence[Sequ
     theirs = [_even(log, uneven) for log in _as_one(original, logs)]
     alone = any(name.startswith("BatchNorm") for name in logs[0]["layers"])
     found = _first([ours] * len(logs), theirs, tolerance, alone=alone)
-    found = found or (None if alone else _inexact(theirs, tolerance))
     if found is not None:
-        drew = any(row["drew"] for row in ours["rows"])
-        if drew and all(verdict.may_be_rounding(ours, each) for each in theirs):
-            return Together(None, "the training step draws random numbers, and each of the processes draws its own")
-        return Together(found)
+        return found
+    inexact = None if alone else _inexact(theirs, tolerance)
+    if inexact is not None:
+        return Together(inexact)
     difference = next(_at_the_end([original], logs), None) or _printed_often([original], logs)
     if difference is not None:
         return Together(difference)
     if why := _too_few(theirs):
         return Together(None, why)
     notes = _reached(original, theirs, "those of one process")
+    if _do_the_same(logs):
+        notes.append("all processes train on the same samples: each does the work of the one process")
     if uneven:
         left = f"{len(uneven)} step{'s were' if len(uneven) > 1 else ' was'} left out of that comparison"
         notes.append(f"the last batch of an epoch is shared out unevenly: {left}")
@@ -82,10 +83,12 @@ def judge_beside(reference: Log, group: Log, tolerance: Tolerance) -> Together:
     broken = broken_off(group) or _unlike(theirs)
     if broken is not None:
         return broken
-    found = _first(ours, theirs, tolerance, alone=False) or next(_at_the_end(ours, theirs), None)
-    found = found or _printed_often(ours, theirs)
+    found = _first(ours, theirs, tolerance, alone=False)
     if found is not None:
-        return Together(found)
+        return found
+    difference = next(_at_the_end(ours, theirs), None) or _printed_often(ours, theirs)
+    if difference is not None:
+        return Together(difference)
     if why := _too_few(theirs):
         return Together(None, why)
     before = [printed.read_lines(ours[0]["lines"])]
@@ -102,6 +105,13 @@ def _unlike(logs: Sequence[Log]) -> Together | None:
     if any(log["shuffles"] != logs[0]["shuffles"] for log in logs):
         return Together("the samplers shuffle by other numbers in each process, and so share out other samples")
     return None
+
+
+def _do_the_same(logs: Sequence[Log]) -> bool:
+    """Whether each process has the very losses of the others."""
+    return all(
+        row["losses"] == logs[0]["rows"][place]["losses"] for log in logs for place, row in enumerate(log["rows"])
+    )
 
 
 def _even(log: Log, uneven: set[int]) -> dict[str, Any]:
@@ -202,7 +212,7 @@ def _of_all(old: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[s
     }
 
 
-def _first(originals: Sequence[Log], logs: Sequence[Log], tolerance: Tolerance, *, alone: bool) -> str | None:
+def _first(originals: Sequence[Log], logs: Sequence[Log], tolerance: Tolerance, *, alone: bool) -> Together | None:
     """What differs first, in a sentence that says which process, where it is not all of them.
 
     ``alone``: in each there is a BatchNorm that sees no more than its own share of a batch.
@@ -219,13 +229,16 @@ def _first(originals: Sequence[Log], logs: Sequence[Log], tolerance: Tolerance, 
     assert first is not None
     if first.place is not None and verdict.may_be_rounding(originals[rank], logs[rank]):
         old, rows = originals[rank]["rows"][first.place], [log["rows"][first.place] for log in logs]
+        step = f"at step {old['step'] + 1}"
         if rows[rank]["drawn"] != old["drawn"]:
-            return f"at step {old['step'] + 1} the processes train on other samples than the original{_order(logs)}"
+            return Together(f"{step} the processes train on other samples than the original{_order(logs)}")
+        if any(row["chance"] != old["chance"] for row in rows):
+            return Together(None, "the training step draws random numbers, and each of the processes draws its own")
         if _apart(rows):
-            return f"at step {old['step'] + 1} the gradients of the processes are not the same: they are not reduced"
+            return Together(f"{step} the gradients of the processes are not the same: they are not reduced")
     everywhere = len(differing) == len(logs) and len({each.sentence for each in found if each is not None}) == 1
     normalised = "; BatchNorm sees no more than its own process's share of a batch" if alone else ""
-    return f"{'' if everywhere else f'rank {rank}: '}{first.sentence}{normalised}"
+    return Together(f"{'' if everywhere else f'rank {rank}: '}{first.sentence}{normalised}")
 
 
 def _order(logs: Sequence[Log]) -> str:

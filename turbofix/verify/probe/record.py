@@ -306,6 +306,7 @@ class Recorder:
             "modes": sorted(window.modes),
             "dropouts": sorted(window.dropouts),
             "drew": window.drew,
+            "chance": self.order["chance"]() if "chance" in self.order else 0,
             "compiled": self.events["compiled"],
         }
 

@@ -80,6 +80,7 @@ def _verify(order: dict[str, Any], say: Say) -> int:
         "shuffles": chance.shuffles,
         **stand_in(),
     }
+    order["chance"] = chance.digest
     recorder = record.Recorder(order, say, watched.on_step if watched is not None else None)
     shorten.install({int(count): kept for count, kept in order["shorten"].items()}, record.OTHERS_KEPT)
     neutral.watch_loaders(chance, recorder.on_batch, recorder.on_end, recorder.name_loader, lambda: recorder.hurrying)
