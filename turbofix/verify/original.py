@@ -342,7 +342,9 @@ class Original:
         if reference is not None:
             found = processes.judge_beside(reference, ended.log, tolerance)
         else:
-            found = processes.judge(self.log, ended.log, tolerance, self._printed)
+            found = processes.judge(
+                self.log, ended.log, tolerance, self._printed, lambda: verdict.turned(self._control(self.fewer))
+            )
         ran = {
             path: sorted(set().union(lines, *(log.get("ran", {}).get(path, ()) for log in logs)))
             for path, lines in alone.log["ran"].items()

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from turbofix.records import dataclass
@@ -19,6 +19,8 @@ Log = Mapping[str, Any]
 
 # by how much of its length the gradient of the typical step may differ where additions are in another order alone
 SAME = 1e-5
+# or, in a deep network, by this times what rounding its weights to bfloat16 does: float32 has 16 bits more
+FINER = 2.0**-13
 # and by how much those of two processes, which are given the same one
 ALIKE = 1e-6
 
@@ -47,8 +49,17 @@ def speaks_of_them(content: bytes) -> bool:
     return _THEIR_WORDS.search(content) is not None
 
 
-def judge(original: Log, group: Log, tolerance: Tolerance, before: Sequence[Sequence[printed.Line]]) -> Together:
-    """Hold a ``group`` of processes against the original in one, whose runs printed what is in ``before``."""
+def judge(
+    original: Log,
+    group: Log,
+    tolerance: Tolerance,
+    before: Sequence[Sequence[printed.Line]],
+    turned: Callable[[], float],
+) -> Together:
+    """Hold a ``group`` of processes against the original in one, whose runs printed what is in ``before``.
+
+    ``turned`` tells by how much (1 - cosine) the original's gradient turns when its weights are rounded to bfloat16.
+    """
     logs: Sequence[Log] = group["ranks"]
     broken = broken_off(group) or _unlike(logs)
     if broken is not None:
@@ -57,17 +68,15 @@ def judge(original: Log, group: Log, tolerance: Tolerance, before: Sequence[Sequ
     ours = _even({**original, "layers": _layers(original)}, uneven)
     theirs = [_even(log, uneven) for log in _as_one(original, logs)]
     alone = any(name.startswith("BatchNorm") for name in logs[0]["layers"])
-    found = _first([ours] * len(logs), theirs, tolerance, alone=alone)
+    found = (
+        _first([ours] * len(logs), theirs, tolerance, alone=alone)
+        or (None if alone else _inexact(theirs, tolerance, turned))
+        or _at_the_end([original], logs)
+        or _printed_often([original], logs)
+        or _too_few(theirs)
+    )
     if found is not None:
         return found
-    inexact = None if alone else _inexact(theirs, tolerance)
-    if inexact is not None:
-        return Together(inexact)
-    difference = next(_at_the_end([original], logs), None) or _printed_often([original], logs)
-    if difference is not None:
-        return Together(difference)
-    if why := _too_few(theirs):
-        return Together(None, why)
     notes = _reached(original, theirs, "those of one process")
     if _do_the_same(logs):
         notes.append("all processes train on the same samples: each does the work of the one process")
@@ -79,18 +88,17 @@ def judge(original: Log, group: Log, tolerance: Tolerance, before: Sequence[Sequ
 
 def judge_beside(reference: Log, group: Log, tolerance: Tolerance) -> Together:
     """Hold a ``group`` of processes against the original in as many, each against its own."""
-    ours, theirs = reference["ranks"], [{**log, "rank": rank} for rank, log in enumerate(group["ranks"])]
-    broken = broken_off(group) or _unlike(theirs)
-    if broken is not None:
-        return broken
-    found = _first(ours, theirs, tolerance, alone=False)
+    ours, theirs = reference["ranks"], group["ranks"]
+    found = (
+        broken_off(group)
+        or _unlike(theirs)
+        or _first(ours, theirs, tolerance, alone=False)
+        or _at_the_end(ours, theirs)
+        or _printed_often(ours, theirs)
+        or _too_few(theirs)
+    )
     if found is not None:
         return found
-    difference = next(_at_the_end(ours, theirs), None) or _printed_often(ours, theirs)
-    if difference is not None:
-        return Together(difference)
-    if why := _too_few(theirs):
-        return Together(None, why)
     before = [printed.read_lines(ours[0]["lines"])]
     notes = _reached(ours[0], theirs, "those of the script as it is")
     return Together(notes=(*notes, *_printed_otherwise(theirs, before, tolerance)))
@@ -102,7 +110,8 @@ def _unlike(logs: Sequence[Log]) -> Together | None:
     if min(steps) != max(steps):
         few, many = steps.index(min(steps)), steps.index(max(steps))
         return Together(f"rank {few} takes {min(steps)} optimizer steps, and rank {many} takes {max(steps)}")
-    if any(log["shuffles"] != logs[0]["shuffles"] for log in logs):
+    # one may have come further than another on its way to the end
+    if any(len(set(each)) > 1 for each in zip(*(log["shuffles"] for log in logs), strict=False)):
         return Together("the samplers shuffle by other numbers in each process, and so share out other samples")
     return None
 
@@ -180,15 +189,13 @@ def _death(status: int) -> str:
 
 def _as_one(original: Log, logs: Sequence[Log]) -> list[dict[str, Any]]:
     """The logs with the loss and the samples of all processes in each step, and what any of them saved."""
-    saved: dict[str, Any] = {}
-    for log in reversed(logs):
-        saved.update(log["saved"])
+    saved = _saved(log["saved"] for log in logs)
     rows = [_of_all(old, rows) for old, *rows in zip(original["rows"], *(log["rows"] for log in logs), strict=False)]
     found = []
-    for rank, log in enumerate(logs):
+    for log in logs:
         mine = [{**row, **whole} for row, whole in zip(log["rows"], rows, strict=False)]
-        whole = {"saved": saved, "rows": [*mine, *log["rows"][len(mine) :]], "layers": _layers(log), "rank": rank}
-        found.append({**log, **whole})
+        more = log["rows"][len(mine) :]
+        found.append({**log, "saved": saved, "rows": [*mine, *more], "layers": _layers(log)})
     return found
 
 
@@ -201,12 +208,12 @@ def _layers(log: Log) -> dict[str, int]:
 
 
 def _of_all(old: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    losses = [math.fsum(row["losses"]) for row in rows if row["losses"]]
+    losses = [sum(row["losses"]) for row in rows if row["losses"]]
     samples = [row["samples"] for row in rows]
     # who is given the whole batch takes its part by hand
     whole = all(row["shares"] == 1 and row["samples"] == old["samples"] for row in rows)
     return {
-        "losses": [math.fsum(losses) / len(losses)] if losses else [],
+        "losses": [sum(losses) / len(losses)] if losses else [],
         "samples": old["samples"] if whole or None in samples else sum(samples),
         "drawn": old["drawn"] if whole else sum(row["drawn"] for row in rows),
     }
@@ -267,21 +274,23 @@ def _compared(logs: Sequence[Log]) -> Iterator[tuple[float, float]]:
                 yield gradient, update
 
 
-def _too_few(logs: Sequence[Log]) -> str | None:
-    """Why nothing can be said of processes that differ in nothing, or None."""
+def _too_few(logs: Sequence[Log]) -> Together | None:
+    """That nothing can be said of processes that differ in nothing."""
     compared = len(list(_compared(logs))) // len(logs)
-    return None if compared >= FEWEST_STEPS else f"{compared} of their steps could be compared, too few"
+    return None if compared >= FEWEST_STEPS else Together(None, f"{compared} steps could be compared, too few")
 
 
-def _inexact(logs: Sequence[Log], tolerance: Tolerance) -> str | None:
+def _inexact(logs: Sequence[Log], tolerance: Tolerance, turned: Callable[[], float]) -> Together | None:
     """What is more than the order of additions does, where nothing but that is another one."""
     gradients = sorted(gradient for gradient, _ in _compared(logs))
     if tolerance != CLOSE or not gradients:
         return None
     typical = gradients[len(gradients) // 2]
-    if typical <= SAME:
+    if typical <= SAME or typical <= FINER * math.sqrt(2 * turned()):
         return None
-    return f"the gradient of the typical step differs by {_small(typical)} of its length: that is more than rounding"
+    return Together(
+        f"the gradient of the typical step differs by {_small(typical)} of its length, and rounding is less"
+    )
 
 
 def _small(number: float) -> str:
@@ -291,20 +300,21 @@ def _small(number: float) -> str:
 # --- what they saved and printed
 
 
-def _at_the_end(originals: Sequence[Log], logs: Sequence[Log]) -> Iterator[str]:
+def _at_the_end(originals: Sequence[Log], logs: Sequence[Log]) -> Together | None:
     """What goes otherwise behind the comparison, and what more processes write than did."""
     for rank, log in enumerate(logs):
         if log["end"]["how"] == "crashed" and originals[0]["end"]["how"] == "finished":
             place = _at(log["end"].get("line"))
-            yield f'rank {rank}: at the end of the training it stops with "{log["end"]["error"]}"{place}'
+            return Together(f'rank {rank}: at the end of the training it stops with "{log["end"]["error"]}"{place}')
     ours, theirs = Counter(_files(originals)), Counter(_files(logs))
     for name, count in theirs.items():
         if count > ours[name] > 0:
-            yield f"{count} processes save {name}: one overwrites what the other writes"
+            return Together(f"{count} processes save {name}: one overwrites what the other writes")
+    difference = None
     if {log["end"]["how"] for log in (*originals, *logs)} == {"finished"}:
-        difference = verdict.saved_difference(*({**each} for each in map(_saved, (originals, logs))))
-        if difference is not None:
-            yield difference
+        ends = [_saved(log["end"].get("saved", log["saved"]) for log in each) for each in (originals, logs)]
+        difference = verdict.saved_difference(*ends)
+    return Together(difference) if difference else None
 
 
 def _files(logs: Sequence[Log]) -> Iterator[str]:
@@ -312,15 +322,15 @@ def _files(logs: Sequence[Log]) -> Iterator[str]:
         yield from log["saved"].keys() | log["end"].get("saved", {}).keys()
 
 
-def _saved(logs: Sequence[Log]) -> dict[str, Any]:
-    """The keys of the files that any of the processes has saved by its end; the first of them counts."""
+def _saved(by_process: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The keys of the files that any of the processes has saved; the first of them counts."""
     whole: dict[str, Any] = {}
-    for log in reversed(logs):
-        whole.update(log["end"].get("saved", log["saved"]))
+    for saved in by_process:
+        whole = {**saved, **whole}
     return whole
 
 
-def _printed_often(originals: Sequence[Log], logs: Sequence[Log]) -> str | None:
+def _printed_often(originals: Sequence[Log], logs: Sequence[Log]) -> Together | None:
     """What is printed more often than in the original, or not at all."""
     lines = [line for log in originals for line in printed.read_lines(log["lines"])]
     ours = Counter(line.wording for line in lines)
@@ -328,9 +338,9 @@ def _printed_often(originals: Sequence[Log], logs: Sequence[Log]) -> str | None:
     for line in lines:
         ranks = [rank for rank, each in enumerate(theirs) if each[line.wording]]
         if sum(each[line.wording] for each in theirs) > ours[line.wording] and len(ranks) > 1:
-            return f'{_ranks(ranks)} print "{printed.show(line)}", each for itself'
+            return Together(f'{_ranks(ranks)} print "{printed.show(line)}", each for itself')
     if ours and not any(each.keys() & ours.keys() for each in theirs):
-        return f'none of the processes prints "{printed.show(lines[0])}"'
+        return Together(f'none of the processes prints "{printed.show(lines[0])}"')
     return None
 
 

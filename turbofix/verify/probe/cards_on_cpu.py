@@ -72,8 +72,8 @@ def install(rank: int, count: int) -> None:
     for name in _COLLECTIVES:
         wrap(dist, name, on_the_card)
     wrap(torch.nn.parallel.DistributedDataParallel, "__init__", of_a_card)
-    refuses = "_passing_sync_batchnorm_handle"
-    wrap(torch.nn.parallel.DistributedDataParallel, refuses, lambda original: lambda *arguments: None)
+    for refuses in ("_passing_sync_batchnorm_handle", "_check_comm_hook"):
+        wrap(torch.nn.parallel.DistributedDataParallel, refuses, lambda original: lambda *arguments: None)
     wrap(torch.nn.SyncBatchNorm, "forward", lambda original: _normalised_together)
 
 

@@ -272,6 +272,7 @@ def _wait(ranks: Sequence[_Rank], seconds: float) -> str | None:
 
 def watch(recorder: Any) -> None:
     """In one of the processes: note how they talk, and write the log before they part, for torch may abort there."""
+    import torch
     import torch.distributed as dist
 
     _watched.append(recorder)
@@ -291,5 +292,14 @@ def watch(recorder: Any) -> None:
 
         return destroy_process_group
 
+    def hooking(original: Any) -> Callable[..., Any]:
+        def register_comm_hook(self: Any, state: Any, hook: Any) -> Any:
+            # gradients that travel in 16 bits are rounded to that
+            recorder.events["halved"] = recorder.events["halved"] or "16" in getattr(hook, "__name__", "")
+            return original(self, state, hook)
+
+        return register_comm_hook
+
+    wrap(torch.nn.parallel.DistributedDataParallel, "register_comm_hook", hooking)
     wrap(dist, "init_process_group", joining)
     wrap(dist, "destroy_process_group", parting)
