@@ -127,7 +127,7 @@ class Original:
         self._printed: list[list[printed.Line]] = []
         self._groups: dict[int, Mapping[str, Any]] = {}  # by their number: the original's logs in several processes
         self._started = False  # as torchrun starts the only process of a training
-        self._joins = processes.speaks_of_them(request.content(request.script))
+        self._joins = request.joins
         self._disturbed: dict[int | None, Mapping[str, Any]] = {}  # by the steps that were taken
         self._widened = False  # by what those runs say
         self._rewritten = request.stages[-1].files if request.stages else {}

@@ -91,7 +91,7 @@ class Request:
     what else is left out); it is None when a candidate was given. ``without`` is left out for good. ``texts`` are run
     in place of files as they are: the Python of a notebook, and what had to be mended before it runs; ``told`` says
     where a line of a notebook is, in words behind the file's name. ``card`` is the GPU that there is an estimate for,
-    where there is none to measure on.
+    where there is none to measure on. ``joins``: as it is, it trains in several processes where torchrun starts it.
     """
 
     script: Path
@@ -103,6 +103,7 @@ class Request:
     texts: Mapping[Path, bytes] = field(default_factory=dict)
     told: Callable[[bytes, int], str] | None = None
     card: Card | None = None
+    joins: bool = False
 
     def processes(self, stages: Iterable[Stage]) -> int:
         """As how many processes these are run, too; 0 where they are not."""
