@@ -377,38 +377,55 @@ def test_what_runs_under_torchrun_alone_is_held_against_itself(script: Path) -> 
     assert "the gradients of the processes are not the same" in found.reason
 
 
-def test_a_codemod_that_fails_in_several_processes_goes_and_the_rest_stays(script: Path) -> None:
+def codemods(script: Path) -> Verification:
+    """What becomes of three codemods: a plain one, one that trains in several processes, and one that spoils that."""
+
     def rebuild(without: frozenset[str]) -> tuple[Stage, ...]:
         text, stages = ORIGINAL, []
         if "plain" not in without:
             text = text.replace("zero_grad()", "zero_grad(set_to_none=True)")
             stages.append(Stage("plain", Risk.EXACT, {script: text.encode()}))
         if "ddp" not in without:
-            text = GOOD.replace(
-                "zero_grad()", "zero_grad(set_to_none=True)" if "plain" not in without else "zero_grad()"
-            )
+            text = GOOD if "plain" in without else GOOD.replace("zero_grad()", "zero_grad(set_to_none=True)")
             stages.append(Stage("ddp", Risk.EQUIVALENT, {script: text.encode()}, processes=True))
         if not without & {"ddp", "steady"}:
             text = text.replace("        sampler.set_epoch(epoch)", "        sampler.set_epoch(0)")
             stages.append(Stage("steady", Risk.EQUIVALENT, {script: text.encode()}, processes=True))
         return tuple(stages)
 
-    found = verify(Request(script, stages=rebuild(frozenset()), options=Options(timeout=60), rebuild=rebuild))
-    assert [(one.codemod, one.verdict) for one in found.codemods] == [
-        ("plain", "kept"),
-        ("ddp", "kept"),
-        ("steady", "dropped"),
-    ]
+    return verify(Request(script, stages=rebuild(frozenset()), options=Options(timeout=60), rebuild=rebuild))
+
+
+def test_a_codemod_that_fails_in_several_processes_goes_and_the_rest_stays(script: Path) -> None:
+    found = codemods(script)
+    told = [(one.codemod, one.verdict) for one in found.codemods]
+    assert told == [("plain", "kept"), ("ddp", "kept"), ("steady", "dropped")]
+    assert "run as 2 processes over gloo" in found.codemods[1].reason
     assert found.codemods[2].reason.startswith(f"run as 2 processes, at step 4 {OTHER_SAMPLES}")
     assert found.to_json()["processes"] == 2
-    assert found.kept[script] == rebuild(frozenset({"steady"}))[-1].files[script]
+    assert b"set_epoch(epoch)" in found.kept[script]
 
 
-def test_where_nothing_can_be_forked_it_is_said(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_they_cannot_be_run_nothing_is_kept_that_needs_them(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Child, "why_not_several", lambda self, count: "they are run on Linux alone")
+    why = "it was not run as 2 processes: they are run on Linux alone"
     found = verified(script, GOOD)
-    assert found.verdict == "inconclusive"
-    assert found.reason == "it was not run as 2 processes: they are run on Linux alone"
+    assert (found.verdict, found.reason) == ("inconclusive", why)
+    found = codemods(script)
+    assert {one.codemod: one.verdict for one in found.codemods} == {"plain": "kept", "ddp": "unverified"}
+    assert found.codemods[1].reason == why
+    assert found.kept[script] == ORIGINAL.replace("zero_grad()", "zero_grad(set_to_none=True)").encode()
+
+
+def test_what_cannot_be_run_in_several_as_it_is_is_compared_in_one(script: Path) -> None:
+    refusing = GOOD.replace("if world > 1:\n    dist.init", 'if world > 1:\n    raise OSError("no")\n    dist.init')
+    script.write_text(refusing)
+    found = verified(script, refusing.replace("zero_grad()", "zero_grad(set_to_none=True)"))
+    assert found.verdict == "pass"
+    told = 'each stopped with "OSError: no" at train.py, line 11 before its first step'
+    assert f"it was compared in one process alone: as it is, {told}" in found.notes
 
 
 def test_several_processes_need_as_many_gpus(script: Path, tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ Processes = Annotated[
     typer.Option(
         min=0,
         metavar="N",
-        help="Run what trains in several processes as N, too; 0 or 1: never. [default: 2, where torchrun's are meant]",
+        help="Run what trains in several processes where torchrun starts it as N, too; 0 or 1: never. [default: 2]",
     ),
 ]
 KeepScratch = Annotated[bool, typer.Option("--keep-scratch", help="Keep the folder that the runs worked in.")]

@@ -196,7 +196,9 @@ class Blame:
                 same = "losses, gradients and weights are the same bit for bit"
                 if self._original.fewer and any(each.risk is not Risk.EXACT for each in stages):
                     same += f" over {self._original.fewer} steps"  # and close over all, with the others
+                together = outcome.notes[:1] if stage.processes else ()
                 reason = [same if stage.risk is Risk.EXACT else verdict.closeness(outcome.log)]
+                reason += together
                 reason += [f"left out elsewhere: {why}" for why in dict.fromkeys(self._left.get(stage.codemod, ()))]
                 reason += [
                     words for words, each in zip(unseen, stages, strict=True) if each.codemod == stage.codemod and words

@@ -331,6 +331,8 @@ class Original:
         try:
             reference = self._as_several(count) if self._joins and not why else None
         except Inconclusive as failed:
+            if self._request.rebuild is None and self._request.options.processes is None:  # nobody asked for it
+                return replace(alone, notes=(f"it was compared in one process alone: {failed}",))
             why = str(failed)
         ended = None if why else self._run(f"{phase} as {count} processes", files, replay=True, several=count)
         if ended is not None and "ranks" not in ended.log:
