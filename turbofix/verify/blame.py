@@ -196,7 +196,9 @@ class Blame:
                 same = "losses, gradients and weights are the same bit for bit"
                 if self._original.fewer and any(each.risk is not Risk.EXACT for each in stages):
                     same += f" over {self._original.fewer} steps"  # and close over all, with the others
+                together = outcome.notes[:1] if stage.processes else ()
                 reason = [same if stage.risk is Risk.EXACT else verdict.closeness(outcome.log)]
+                reason += together
                 reason += [f"left out elsewhere: {why}" for why in dict.fromkeys(self._left.get(stage.codemod, ()))]
                 reason += [
                     words for words, each in zip(unseen, stages, strict=True) if each.codemod == stage.codemod and words
@@ -226,7 +228,10 @@ class Blame:
             return self._compared[program]
         names = [stage.codemod for stage in stages if stage.codemod]
         phase = f"with {names[-1]}" if len(names) == 1 else "the rewritten script"
-        self._compared[program] = self._original.compare(stages[-1].files, exact=program[1], phase=phase, until=until)
+        several = self._request.processes(stages) if until is None else 0
+        self._compared[program] = self._original.compare(
+            stages[-1].files, exact=program[1], phase=phase, until=until, several=several
+        )
         return self._compared[program]
 
     def _culprit(self, stages: tuple[Stage, ...], outcome: Outcome) -> Judgement | None:

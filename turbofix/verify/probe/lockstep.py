@@ -109,9 +109,13 @@ class Names:
 
 
 def modules_alive() -> list[nn.Module]:
-    """All modules in memory, by type alone: asking an object for its class may run a stranger's code."""
+    """All modules in memory, by type alone: asking an object for its class may run a stranger's code.
+
+    What only wraps another one to share its work out among processes is none of the model's.
+    """
     gc.collect()
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module) and hasattr(thing, "_modules")]
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module) and hasattr(thing, "_modules")]
+    return [one for one in modules if type(one) is not nn.parallel.DistributedDataParallel]
 
 
 def match(reference: Sequence[str], candidate: Sequence[str]) -> tuple[list[tuple[int, int]], str | None]:
@@ -172,6 +176,7 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dic
         "mismatch": None,
         "gradient": gradient.report(),
         "update": update.report(),
+        "off": (gradient.off, update.off),
         "updates": sorted(off, key=lambda row: max(row[1], tolerances.distance(row[2])), reverse=True)[:3],
         "parameters": worst if every else worst[:3],
         "lost": lost[:3],
