@@ -212,10 +212,13 @@ def _of_all(old: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[s
     samples = [row["samples"] for row in rows]
     # who is given the whole batch takes its part by hand
     whole = all(row["shares"] == 1 and row["samples"] == old["samples"] for row in rows)
+    # and beside what is shared out, each may read the same for an evaluation
+    count, drawn = rows[0]["whole"] if any(row["shares"] > 1 for row in rows) else (0, 0)
+    again = len(rows) - 1
     return {
         "losses": [sum(losses) / len(losses)] if losses else [],
-        "samples": old["samples"] if whole or None in samples else sum(samples),
-        "drawn": old["drawn"] if whole else sum(row["drawn"] for row in rows),
+        "samples": old["samples"] if whole or None in samples else sum(samples) - again * count,
+        "drawn": old["drawn"] if whole else sum(row["drawn"] for row in rows) - again * drawn,
     }
 
 

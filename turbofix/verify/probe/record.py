@@ -54,6 +54,8 @@ class Window:
         self.drew = False
         self.drawn: Counter[str] = Counter()  # which samples, by loader
         self.shares: dict[str, int] = {}  # among so many processes
+        self.whole: Counter[str] = Counter()  # the samples of loaders that are not shared out,
+        self.drawn_whole: Counter[str] = Counter()  # and which
         self.uneven = False
 
 
@@ -129,6 +131,9 @@ class Recorder:
         self.window.samples[epoch.loader] += size
         self.window.drawn[epoch.loader] += epoch.drawn
         self.window.shares[epoch.loader] = epoch.shares
+        if epoch.shares == 1:
+            self.window.whole[epoch.loader] += size
+            self.window.drawn_whole[epoch.loader] += epoch.drawn
         self.window.uneven = self.window.uneven or epoch.uneven
         self.window.batches += 1
         self.window.drew = self.window.drew or drew
@@ -297,6 +302,7 @@ class Recorder:
             "samples": window.samples[trained_on] if trained_on is not None else None,
             "drawn": window.drawn[trained_on] if trained_on is not None else 0,
             "shares": window.shares[trained_on] if trained_on is not None else 1,
+            "whole": [window.whole[trained_on], window.drawn_whole[trained_on]] if trained_on is not None else [0, 0],
             "uneven": window.uneven,
             "batches": window.batches,
             "hyper": [_hyper(group) for group in optimizer.param_groups],
