@@ -243,7 +243,9 @@ class Ranks:
             null = edit.name("os.devnull", site)
             edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else {null}")
         for site in plan.writers:
-            edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else None")
+            place = edit.call(site).value("log_dir", 0)
+            own = f"{edit.name('tempfile.mkdtemp', site)}()"
+            edit.argument(site, "log_dir", f"{place} if {self.word('rank', site)} == 0 else {own}", position=0)
         for site in plan.disabled:
             old = edit.call(site).value("mode")
             off = edit.quoted("disabled", site)

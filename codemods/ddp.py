@@ -58,7 +58,7 @@ from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.training.evidence import of_loop
-from turbofix.training.model import Framework, Parallel, TrainingProgram
+from turbofix.training.model import Parallel, TrainingProgram
 
 from ._precision import ENVIRONMENTS
 from ._ranks import Ranks
@@ -81,12 +81,7 @@ ONE = "one process trains, on one GPU: started by torchrun, one for each GPU wou
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """A training in one process that is for several GPUs."""
     found = program.parallel
-    if program.framework is not Framework.PYTORCH or program.distributed or program.processes:
-        return
-    if found is None:
-        if program.target.gpus > 1 and program.trained_at is not None:
-            why = "its steps were not followed: wrap the model, share out the batches, and let one process write"
-            yield codemod.refuse(program.trained_at, ONE, why)
+    if found is None or program.distributed or program.processes:
         return
     copies = bool(found.copied)
     site = found.copied[0].call if copies else found.models[0].model if found.models else found.loop

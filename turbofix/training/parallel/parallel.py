@@ -36,12 +36,14 @@ def parallel(
     loaders: tuple[Loader, ...],
     steps: tuple[Step, ...],
 ) -> Parallel | None:
-    """What several processes need; None where no steps of the program's own are seen, or where no set-up is."""
+    """What several processes need; None where no steps of the program's own are seen."""
     first = script.trains_at or script.setup
-    if not steps or first is None:
+    if not steps:
         return None
-    setup = _beginning(analysis, first)
+    setup = _beginning(analysis, first or steps[0].loop.site)
     try:
+        if first is None:
+            raise NotWrapped("where it is set up was not followed", setup)
         return _parallel(analysis, setup, models, loaders, steps)
     except NotWrapped as found:
         return Parallel(setup, (), steps[0].loop.site, hazard=found.hazard)
