@@ -138,9 +138,11 @@ class Ranks:
         for site in self.plan.sizes:
             self.edit.replace(site, self.divided(site))
         for drawn in self.plan.drawn:
-            part = f"[{self.word('rank', drawn.at)}::{self.word('world_size', drawn.at)}]"
-            line = f"{', '.join(drawn.names)} = {', '.join(name + part for name in drawn.names)}"
-            (self.before if drawn.inside else self.after)(drawn.at, line)
+            rank, world = self.word("rank", drawn.at), self.word("world_size", drawn.at)
+            lines = [
+                f"{n} = {n}[{rank} * len({n}) // {world} : ({rank} + 1) * len({n}) // {world}]" for n in drawn.names
+            ]
+            (self.before if drawn.inside else self.after)(drawn.at, *lines)
 
     def _share(self, data: Divided) -> None:
         edit, at, world = self.edit, data.loader, self.word("world_size", data.loader)

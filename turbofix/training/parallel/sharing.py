@@ -154,24 +154,40 @@ def sizes_read(analysis: Analysis, loaders: tuple[Loader, ...], records: list[Lo
 
 def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterator[Drawn]:
     """The batches that steps draw by hand, of data in memory: the names that are set first of all that a model gets."""
+    places = analysis.facts.places
     for step, record in records:
         if step.loaders:
             continue
         found: dict[ast.AST, list[str]] = {}
+        scope = places.scope(record.node, record.module)
         for event in analysis.facts.of("forward", "criterion"):
-            if not analysis.facts.inside(event, record.node) or event.module is not record.module:
-                continue
-            scope = analysis.facts.places.scope(event.node, event.module)
-            if scope is analysis.facts.places.scope(record.node, record.module) and isinstance(event.node, ast.Call):
+            inside = analysis.facts.inside(event, record.node) and event.module is record.module
+            if inside and places.scope(event.node, event.module) is scope and isinstance(event.node, ast.Call):
                 for given in (*event.node.args, *(each.value for each in event.node.keywords)):
                     _sources(analysis, given, record, found, set())
         if not found:
             why = "where its batches come from was not followed, and every process would take all of them"
             raise NotWrapped(why, step.loop.site)
         for statement, names in found.items():
+            unique = tuple(dict.fromkeys(names))
             inside = statement is record.node
             at = record.node.body[0] if inside else statement
-            yield Drawn(analysis.facts.places.site(at, record.module), tuple(dict.fromkeys(names)), inside)
+            yield Drawn(places.site(at, record.module), unique, inside)
+            for each in _fetched_before(analysis, scope, record, unique):
+                yield Drawn(places.site(each, record.module), unique)
+
+
+def _fetched_before(
+    analysis: Analysis, scope: ast.AST, record: LoopRecord, names: tuple[str, ...]
+) -> Iterator[ast.stmt]:
+    """Where the first batch is drawn in front of a loop that draws the next one behind each step."""
+    for each in walk(scope):
+        early = isinstance(each, ast.Assign) and each.lineno < record.node.lineno
+        if not isinstance(each, ast.Assign) or not early:
+            continue
+        set_here = {dotted(one) for target in each.targets for one in targets(target)}
+        if set_here == {*names} and analysis.facts.places.scope(each, record.module) is scope:
+            yield each
 
 
 def _sources(
@@ -181,10 +197,13 @@ def _sources(
     any_found = False
     for read in loads(node):
         name = (dotted(read) or "").partition(".")[0]
+        setting = _setting(record, name)
+        if setting is not None and setting is not record.node and any(read is each for each in walk(setting)):
+            why = f"`{name}` goes from step to step, as large as a whole batch"
+            raise NotWrapped(why, analysis.facts.places.site(read, record.module))
         if name in seen:
             any_found = any_found or any(name in names for names in found.values())
             continue
-        setting = _setting(record, name)
         if setting is None or not _may_be_batch(analysis, name, setting, record):
             continue
         seen.add(name)
@@ -196,14 +215,14 @@ def _sources(
 
 
 def _setting(record: LoopRecord, name: str) -> ast.stmt | None:
-    """The statement of a loop that sets a name first, or the loop that gives it."""
-    if isinstance(record.node, ast.For) and any(dotted(each) == name for each in targets(record.node.target)):
-        counts = isinstance(record.node.iter, ast.Call) and "range" in ast.unparse(record.node.iter.func)
-        return None if counts else record.node
-    for each in record.node.body:
-        if isinstance(each, ast.Assign) and any(
-            dotted(one) == name for target in each.targets for one in targets(target)
-        ):
+    """The statement of a loop that sets a name first, or the loop that gives it; None where that counts."""
+    for loop in walk(record.node):
+        if isinstance(loop, ast.For) and name in {dotted(each) for each in targets(loop.target)}:
+            counts = "range(" in ast.unparse(loop.iter)
+            return None if counts or loop is not record.node else loop
+    for each in walk(record.node):
+        given = each.targets if isinstance(each, ast.Assign) else []
+        if isinstance(each, ast.Assign) and name in {dotted(one) for target in given for one in targets(target)}:
             return each
     return None
 
@@ -217,5 +236,5 @@ def _may_be_batch(analysis: Analysis, name: str, setting: ast.stmt, record: Loop
         if dotted(each) == name
     )
     held = list(flatten(value_of(analysis, target, record.module)))
-    models = any(isinstance(each, Tensor) and each.roles & {"output", "loss", "prediction"} for each in held)
-    return not models and not (held and all(isinstance(each, Const) for each in held))
+    computed = any(isinstance(each, Tensor) and each.roles & {"output", "loss", "prediction"} for each in held)
+    return not computed and not (held and all(isinstance(each, Const) for each in held))
