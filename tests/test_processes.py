@@ -134,6 +134,11 @@ BROKEN = {
         "        optimizer.step()\n        if rank == 1 and step == 1:\n            raise SystemExit\n",
         r"rank 1 ends after 2 steps, and rank 0 at train.py, line \d+ after 2 steps waits for it",
     ),
+    "frozen_part": (
+        "Adam(model.",
+        "Adam((model[0] if world > 1 else model).",
+        "none of the processes trains `2.weight`",
+    ),
     "other_rate": ("lr=1e-2", "lr=1e-2 / (rank + 1)", "rank 1: at step 1 the learning rate is 0.005 instead of 0.01"),
     "other_splits": (
         "manual_seed(1)",
@@ -354,6 +359,56 @@ def test_numbers_that_a_process_prints_of_its_own_share_are_a_note(script: Path)
     assert any(
         note.startswith('rank 0 prints what it knows of its own share: it prints "epoch 0') for note in found.notes
     )
+
+
+PIPELINE = edited(
+    GOOD,
+    (
+        "trained = DistributedDataParallel(model) if world > 1 else model\n",
+        """\
+trained = model
+if world > 1:
+    pipe = pipeline(model, (torch.zeros(4, 8),), split_spec={"2": SplitPoint.BEGINNING})
+    trained = pipe.get_stage_module(rank)
+    stage = pipe.build_stage(rank, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 4, nn.functional.cross_entropy)
+""",
+    ),
+    ("Adam(model.", "Adam(trained."),
+    (
+        """\
+        loss = nn.functional.cross_entropy(trained(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+""",
+        """\
+        optimizer.zero_grad()
+        if world == 1:
+            loss = nn.functional.cross_entropy(trained(inputs), labels)
+            loss.backward()
+        elif rank == 0:
+            schedule.step(inputs)
+        else:
+            schedule.step(target=labels, losses=[])
+""",
+    ),
+    ("sampler = DistributedSampler(data) if world > 1 else None", "sampler = None"),
+    ("16 // world", "16"),
+    ("    if sampler is not None:\n        sampler.set_epoch(epoch)\n", ""),
+    ("import os\n", "import os\n\nfrom torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline\n"),
+)
+
+
+def test_a_pipeline_is_held_against_the_original_part_by_part(script: Path) -> None:
+    found = verified(script, PIPELINE)
+    assert figure(found) < 1e-6
+    assert "each process trains a part of the parameters" in found.notes
+    found = verified(
+        script,
+        PIPELINE.replace("4, nn.functional.cross_entropy", "4, nn.CrossEntropyLoss(torch.ones(2), reduction='sum')"),
+    )
+    assert found.verdict == "fail"
+    assert "the gradient is 4 times the original's" in found.reason
 
 
 UNGUARDED = edited(
