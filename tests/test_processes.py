@@ -432,6 +432,13 @@ def test_what_runs_under_torchrun_alone_is_held_against_itself(script: Path) -> 
     assert "the gradients of the processes are not the same" in found.reason
 
 
+def test_a_candidate_for_torchrun_alone_is_started_as_it_would(script: Path) -> None:
+    found = verified(script, UNGUARDED)
+    assert figure(found) < 1e-6
+    told = "the rewritten script does not run by itself: it was started as torchrun starts the only process"
+    assert told in found.notes
+
+
 def codemods(script: Path) -> Verification:
     """What becomes of three codemods: a plain one, one that trains in several processes, and one that spoils that."""
 
