@@ -103,6 +103,11 @@ BROKEN = {
         "        [each.grad.mul_(world) for each in model.parameters()]\n        optimizer.step()\n",
         "at step 1 the gradient is 2 times the original's",
     ),
+    "a_little_longer": (
+        "        optimizer.step()\n",
+        "        [each.grad.mul_(1 + 3e-4 * (world > 1)) for each in model.parameters()]\n        optimizer.step()\n",
+        "the gradient of the typical step differs by 3e-4 of its length, and rounding is less",
+    ),
     "all_print": (
         "    if rank == 0:\n        print",
         "    if True:\n        print",
