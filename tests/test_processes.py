@@ -103,6 +103,11 @@ BROKEN = {
         "        [each.grad.mul_(world) for each in model.parameters()]\n        optimizer.step()\n",
         "at step 1 the gradient is 2 times the original's",
     ),
+    "a_little_longer": (
+        "        optimizer.step()\n",
+        "        [each.grad.mul_(1 + 3e-4 * (world > 1)) for each in model.parameters()]\n        optimizer.step()\n",
+        "the gradient of the typical step differs by 3e-4 of its length, and rounding is less",
+    ),
     "all_print": (
         "    if rank == 0:\n        print",
         "    if True:\n        print",
@@ -133,6 +138,11 @@ BROKEN = {
         "        optimizer.step()\n",
         "        optimizer.step()\n        if rank == 1 and step == 1:\n            raise SystemExit\n",
         r"rank 1 ends after 2 steps, and rank 0 at train.py, line \d+ after 2 steps waits for it",
+    ),
+    "frozen_part": (
+        "Adam(model.",
+        "Adam((model[0] if world > 1 else model).",
+        "none of the processes trains `2.weight`",
     ),
     "other_rate": ("lr=1e-2", "lr=1e-2 / (rank + 1)", "rank 1: at step 1 the learning rate is 0.005 instead of 0.01"),
     "other_splits": (
@@ -356,6 +366,56 @@ def test_numbers_that_a_process_prints_of_its_own_share_are_a_note(script: Path)
     )
 
 
+PIPELINE = edited(
+    GOOD,
+    (
+        "trained = DistributedDataParallel(model) if world > 1 else model\n",
+        """\
+trained = model
+if world > 1:
+    pipe = pipeline(model, (torch.zeros(4, 8),), split_spec={"2": SplitPoint.BEGINNING})
+    trained = pipe.get_stage_module(rank)
+    stage = pipe.build_stage(rank, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 4, nn.functional.cross_entropy)
+""",
+    ),
+    ("Adam(model.", "Adam(trained."),
+    (
+        """\
+        loss = nn.functional.cross_entropy(trained(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+""",
+        """\
+        optimizer.zero_grad()
+        if world == 1:
+            loss = nn.functional.cross_entropy(trained(inputs), labels)
+            loss.backward()
+        elif rank == 0:
+            schedule.step(inputs)
+        else:
+            schedule.step(target=labels, losses=[])
+""",
+    ),
+    ("sampler = DistributedSampler(data) if world > 1 else None", "sampler = None"),
+    ("16 // world", "16"),
+    ("    if sampler is not None:\n        sampler.set_epoch(epoch)\n", ""),
+    ("import os\n", "import os\n\nfrom torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline\n"),
+)
+
+
+def test_a_pipeline_is_held_against_the_original_part_by_part(script: Path) -> None:
+    found = verified(script, PIPELINE)
+    assert figure(found) < 1e-6
+    assert "each process trains a part of the parameters" in found.notes
+    found = verified(
+        script,
+        PIPELINE.replace("4, nn.functional.cross_entropy", "4, nn.CrossEntropyLoss(torch.ones(2), reduction='sum')"),
+    )
+    assert found.verdict == "fail"
+    assert "the gradient is 4 times the original's" in found.reason
+
+
 UNGUARDED = edited(
     GOOD,
     ('os.environ.get("WORLD_SIZE", 1)', 'os.environ["WORLD_SIZE"]'),
@@ -375,6 +435,13 @@ def test_what_runs_under_torchrun_alone_is_held_against_itself(script: Path) -> 
     found = verified(script, UNGUARDED.replace("trained(inputs)", "model(inputs)"))
     assert found.verdict == "fail"
     assert "the gradients of the processes are not the same" in found.reason
+
+
+def test_a_candidate_for_torchrun_alone_is_started_as_it_would(script: Path) -> None:
+    found = verified(script, UNGUARDED)
+    assert figure(found) < 1e-6
+    told = "the rewritten script does not run by itself: it was started as torchrun starts the only process"
+    assert told in found.notes
 
 
 def codemods(script: Path) -> Verification:

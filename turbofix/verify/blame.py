@@ -228,7 +228,7 @@ class Blame:
             return self._compared[program]
         names = [stage.codemod for stage in stages if stage.codemod]
         phase = f"with {names[-1]}" if len(names) == 1 else "the rewritten script"
-        several = self._request.processes(stages) if until is None else 0
+        several = self._request.processes(stages)
         self._compared[program] = self._original.compare(
             stages[-1].files, exact=program[1], phase=phase, until=until, several=several
         )

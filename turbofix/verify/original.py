@@ -294,6 +294,10 @@ class Original:
         """
         original = self._cut(until)
         ended = self._run(phase, files, replay=True, until=until)
+        notes: tuple[str, ...] = ()
+        if ended.how == "crashed" and not ended.rows and several and not self._child.why_not_several(1):
+            ended = self._run(phase, files, replay=True, until=until, several=1)
+            notes = ("the rewritten script does not run by itself: it was started as torchrun starts the only process",)
         if ended.stopped:
             took = f"the original took {self.log['seconds']:.3g} seconds for its {len(self.log['rows'])} steps"
             return Outcome(None, f"the rewritten script {ended.complaint} ({took})")
@@ -322,7 +326,7 @@ class Original:
         if difference is None:
             difference = self._printed_difference(log, tolerance, exact=exact)
         unverifiable = None if difference else verdict.too_few_compared(self.log, log, FEWEST_STEPS)
-        outcome = Outcome(difference, unverifiable, log, place)
+        outcome = Outcome(difference, unverifiable, log, place, notes=notes)
         return self._together(outcome, files, several, phase) if several and outcome.clean else outcome
 
     def _together(self, alone: Outcome, files: Mapping[Path, bytes], count: int, phase: str) -> Outcome:
@@ -332,7 +336,7 @@ class Original:
             reference = self._as_several(count) if self._joins and not why else None
         except Inconclusive as failed:
             if self._request.rebuild is None and self._request.options.processes is None:  # nobody asked for it
-                return replace(alone, notes=(f"it was compared in one process alone: {failed}",))
+                return replace(alone, notes=(*alone.notes, f"it was compared in one process alone: {failed}"))
             why = str(failed)
         ended = None if why else self._run(f"{phase} as {count} processes", files, replay=True, several=count)
         if ended is not None and "ranks" not in ended.log:
@@ -357,7 +361,7 @@ class Original:
             found.unverifiable and f"{begins}nothing can be said of it: {found.unverifiable}",
             {**alone.log, "ran": ran},
             processes=count,
-            notes=found.notes,
+            notes=(*found.notes, *alone.notes),
         )
 
     def _as_several(self, count: int) -> Mapping[str, Any]:

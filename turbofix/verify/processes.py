@@ -61,7 +61,7 @@ def judge(
     ``turned`` tells by how much (1 - cosine) the original's gradient turns when its weights are rounded to bfloat16.
     """
     logs: Sequence[Log] = group["ranks"]
-    broken = broken_off(group) or _unlike(logs)
+    broken = broken_off(group) or _unlike(logs) or _untrained(original, logs)
     if broken is not None:
         return broken
     uneven = {place for log in logs for place, row in enumerate(log["rows"]) if row["uneven"]}
@@ -78,6 +78,8 @@ def judge(
     if found is not None:
         return found
     notes = _reached(original, theirs, "those of one process")
+    if _in_parts(logs):
+        notes.append("each process trains a part of the parameters")
     if _do_the_same(logs):
         notes.append("all processes train on the same samples: each does the work of the one process")
     if uneven:
@@ -114,6 +116,20 @@ def _unlike(logs: Sequence[Log]) -> Together | None:
     if any(len(set(each)) > 1 for each in zip(*(log["shuffles"] for log in logs), strict=False)):
         return Together("the samplers shuffle by other numbers in each process, and so share out other samples")
     return None
+
+
+def _in_parts(logs: Sequence[Log]) -> bool:
+    """Whether each process has parameters of its own."""
+    return any(log["parameters"] != logs[0]["parameters"] for log in logs)
+
+
+def _untrained(original: Log, logs: Sequence[Log]) -> Together | None:
+    """A parameter that none of the processes trains."""
+    trained = {name for log in logs for names in log["parameters"].values() for name in names}
+    names = [name for names in original["parameters"].values() for name in names]
+    if not trained < set(names):
+        return None
+    return Together(f"none of the processes trains `{next(name for name in names if name not in trained)}`")
 
 
 def _do_the_same(logs: Sequence[Log]) -> bool:
@@ -188,26 +204,33 @@ def _death(status: int) -> str:
 
 
 def _as_one(original: Log, logs: Sequence[Log]) -> list[dict[str, Any]]:
-    """The logs with the loss and the samples of all processes in each step, and what any of them saved."""
-    saved = _saved(log["saved"] for log in logs)
-    rows = [_of_all(old, rows) for old, *rows in zip(original["rows"], *(log["rows"] for log in logs), strict=False)]
+    """The logs with the loss, the samples and the layers of all processes, and what any of them saved."""
+    parts = _in_parts(logs)
+    whole = {"saved": _saved(log["saved"] for log in logs)}
+    if parts:  # the layers of all parts are the model's
+        whole["layers"] = _layers(*([original] if any(log["layers"] == original["layers"] for log in logs) else logs))
+    rows = [
+        _of_all(old, rows, parts=parts)
+        for old, *rows in zip(original["rows"], *(log["rows"] for log in logs), strict=False)
+    ]
     found = []
     for log in logs:
-        mine = [{**row, **whole} for row, whole in zip(log["rows"], rows, strict=False)]
-        more = log["rows"][len(mine) :]
-        found.append({**log, "saved": saved, "rows": [*mine, *more], "layers": _layers(log)})
+        mine = [{**row, **more} for row, more in zip(log["rows"], rows, strict=False)]
+        found.append({**log, "layers": _layers(log), **whole, "rows": [*mine, *log["rows"][len(mine) :]]})
     return found
 
 
-def _layers(log: Log) -> dict[str, int]:
+def _layers(*logs: Log) -> dict[str, int]:
     """The layers by their settings, whichever BatchNorm it is."""
     found: Counter[str] = Counter()
-    for name, count in log["layers"].items():
-        found[re.sub(r"^(?:Sync)?BatchNorm(?:\dd)?", "BatchNorm", name)] += count
+    for log in logs:
+        for name, count in log["layers"].items():
+            found[re.sub(r"^(?:Sync)?BatchNorm(?:\dd)?", "BatchNorm", name)] += count
     return dict(found)
 
 
-def _of_all(old: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _of_all(old: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, parts: bool) -> dict[str, Any]:
+    """What all processes do in a step, beside what the original does."""
     losses = [sum(row["losses"]) for row in rows if row["losses"]]
     samples = [row["samples"] for row in rows]
     # who is given the whole batch takes its part by hand
@@ -215,11 +238,13 @@ def _of_all(old: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[s
     # and beside what is shared out, each may read the same for an evaluation
     count, drawn = rows[0]["whole"] if any(row["shares"] > 1 for row in rows) else (0, 0)
     again = len(rows) - 1
-    return {
+    found = {
         "losses": [sum(losses) / len(losses)] if losses else [],
         "samples": old["samples"] if whole or None in samples else sum(samples) - again * count,
         "drawn": old["drawn"] if whole else sum(row["drawn"] for row in rows) - again * drawn,
     }
+    # one process alone has the loss, and each some of the layers: the gradients of all tell whether they are right
+    return {**found, **({"losses": old["losses"], "modes": old["modes"]} if parts else {})}
 
 
 def _first(originals: Sequence[Log], logs: Sequence[Log], tolerance: Tolerance, *, alone: bool) -> Together | None:
@@ -244,7 +269,7 @@ def _first(originals: Sequence[Log], logs: Sequence[Log], tolerance: Tolerance, 
             return Together(f"{step} the processes train on other samples than the original{_order(logs)}")
         if any(row["chance"] != old["chance"] for row in rows):
             return Together(None, "the training step draws random numbers, and each of the processes draws its own")
-        if _apart(rows):
+        if _apart(rows) and not _in_parts(logs):
             return Together(f"{step} the gradients of the processes are not the same: they are not reduced")
     everywhere = len(differing) == len(logs) and len({each.sentence for each in found if each is not None}) == 1
     normalised = "; BatchNorm sees no more than its own process's share of a batch" if alone else ""

@@ -132,9 +132,15 @@ def match(reference: Sequence[str], candidate: Sequence[str]) -> tuple[list[tupl
     return pairs, f"the optimizer has {len(candidate)} parameters instead of {len(reference)}{example}"
 
 
-def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dict[str, Any]:
-    """What differs at this step, in numbers that JSON can hold: of the worst parameters, or of ``every`` one."""
+def compare(reference: Moment, candidate: Moment, *, every: bool = False, part: bool = False) -> dict[str, Any]:
+    """What differs at this step, in numbers that JSON can hold: of the worst parameters, or of ``every`` one.
+
+    The candidate may have a ``part`` of the parameters alone, where other processes have the others.
+    """
     pairs, mismatch = match(reference.names, candidate.names)
+    held = reference.buffers
+    if part and candidate.names and set(candidate.names) < set(reference.names):
+        mismatch, held = None, {name: held[name] for name in held.keys() & candidate.buffers.keys()}
     for ours, theirs in pairs:
         before, after = reference.before[ours], candidate.before[theirs]
         if before.shape != after.shape:
@@ -184,12 +190,12 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dic
         "zeroed": zeroed,
         "not_finite": not_finite[:3],
         "drift": _drift(before_pairs, same_before),
-        "buffers": _compare_buffers(reference.buffers, candidate.buffers),
+        "buffers": _compare_buffers(held, candidate.buffers),
         "unequal": {
             "gradient": _first_false(names, same_gradient),
             "value before the step": _first_false(names, same_before),
             "value after the step": _first_false(names, same_after),
-            "buffer": _first_unequal(reference.buffers, candidate.buffers),
+            "buffer": _first_unequal(held, candidate.buffers),
         },
     }
 

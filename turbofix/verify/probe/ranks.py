@@ -26,7 +26,7 @@ from .patience import TIMES, line_of_main_thread
 
 # seconds for which no process may do anything until they are taken to wait for each other, or for one that is done
 STILL = 10.0
-STILL_FOR_ONE = 4.0
+STILL_FOR_ONE = 3.0
 # and what they take to tell where they are, or to die of another's death
 SETTLING = 0.5
 _PAUSE = 0.02

@@ -269,7 +269,8 @@ class Recorder:
             if moment.skipped and not reference.skipped:
                 self._advance(optimizer, moment.names, reference)
             with self._apart():
-                row["compare"] = lockstep.compare(reference, moment, every=self._disturbing)
+                part = self.order.get("processes", 0) > 1
+                row["compare"] = lockstep.compare(reference, moment, every=self._disturbing, part=part)
                 lockstep.reset(optimizer, moment.names, buffers, reference)
                 if self._disturbing:
                     lockstep.disturb(optimizer, step)
