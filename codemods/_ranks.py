@@ -12,6 +12,7 @@ from turbofix.training.model import Copied, Divided, Parallel, Totals
 from ._precision import requote
 
 _VARIABLES = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
+_NUMPY = ("numpy.random.seed", " % 2**32")
 _PLAIN = re.compile(r"[\w.]+(\[[^][]*\])*|[\w.]+\([^()]*\)")
 _SHARD = '''
 class {name}({base}):
@@ -278,8 +279,13 @@ class Ranks:
         lines += [f"    {start}({edit.quoted('nccl', at)} if {there} else {edit.quoted('gloo', at)})"]
         end = edit.name("torch.distributed.destroy_process_group", at)
         lines += [f"    {edit.name('atexit.register', at)}({end})"]
-        seeds = {"torch": "torch.manual_seed", "random": "random.seed", "numpy": "numpy.random.seed"}
-        lines += [f"    {edit.name(seeds[name], at)}(0)" for name in plan.unseeded]
+        if plan.unseeded:
+            seed, share = edit.free_name("seed", at), edit.name("torch.distributed.broadcast_object_list", at)
+            lines += [f"    {seed} = [{edit.name('torch.initial_seed', at)}()]"]
+            lines += [f"    {share}({seed})  # what draws numbers draws the same ones in all"]
+        seeds = {"torch": ("torch.manual_seed", ""), "random": ("random.seed", ""), "numpy": _NUMPY}
+        for name, rest in (seeds[each] for each in plan.unseeded):
+            lines += [f"    {edit.name(name, at)}({seed}[0]{rest})"]
         lines += [f"if {self.word('rank', at)} > 0:"]
         null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
         lines += [f"    {edit.name('sys.stdout', at)} = {null}  # one process prints"]

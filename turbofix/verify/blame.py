@@ -210,7 +210,7 @@ class Blame:
         """What a stage does at an exception, or with a new option, in words: no run showed it."""
         spans: dict[Path, list[str]] = {}
         for one in self._reached(stages, index, log):
-            if one.waived and not one.ran:
+            if (one.waived or self._is_run_in_several(stages, index)) and not one.ran:
                 lines = f"{one.lines[0]}–{one.lines[-1]}" if len(one.lines) > 1 else f"{one.lines[0]}"
                 spans.setdefault(one.path, []).append(lines)
         told = [f"{path.name}, line{'s' * ('–' in '-'.join(lines))} {all_of(lines)}" for path, lines in spans.items()]
@@ -345,10 +345,14 @@ class Blame:
     def _missed(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> str | None:
         """The first line that a stage has changed and that did not run, in a sentence."""
         for one in self._reached(stages, index, log):
-            if not one.ran and not one.waived:
+            if not one.ran and not (one.waived or self._is_run_in_several(stages, index)):
                 place = self._request.place(one.path, stages[index].files[one.path], one.lines[0])
                 return f"what it changed at {place}, did not run"
         return None
+
+    def _is_run_in_several(self, stages: tuple[Stage, ...], index: int) -> bool:
+        """Whether several processes show what a stage is for: what else it does, in other branches, is told."""
+        return stages[index].processes and self._request.processes(stages) > 1
 
     def _reached(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> list[changes.Statements]:
         """What a stage has changed, and whether it ran."""

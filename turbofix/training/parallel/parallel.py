@@ -14,7 +14,7 @@ from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
-from turbofix.training.model import Loader, Model, Parallel, Script, Step
+from turbofix.training.model import Divided, Evaluation, Loader, Model, Parallel, Script, Step, Totals
 from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.once import Once, last_import
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read
@@ -29,12 +29,13 @@ _SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy"
 _SEEDING_ALL = ("seed", "seed_everything", "set_seed")
 
 
-def parallel(
+def parallel(  # noqa: PLR0913
     analysis: Analysis,
     script: Script,
     models: tuple[Model, ...],
     loaders: tuple[Loader, ...],
     steps: tuple[Step, ...],
+    evaluations: tuple[Evaluation, ...],
 ) -> Parallel | None:
     """What several processes need; None where no steps of the program's own are seen."""
     first = script.trains_at or script.setup
@@ -44,17 +45,18 @@ def parallel(
     try:
         if first is None:
             raise NotWrapped("where it is set up was not followed", setup)
-        return _parallel(analysis, setup, models, loaders, steps)
+        return _parallel(analysis, setup, models, loaders, steps, evaluations)
     except NotWrapped as found:
         return Parallel(setup, (), steps[0].loop.site, hazard=found.hazard)
 
 
-def _parallel(
+def _parallel(  # noqa: PLR0913
     analysis: Analysis,
     setup: Site,
     models: tuple[Model, ...],
     loaders: tuple[Loader, ...],
     steps: tuple[Step, ...],
+    evaluations: tuple[Evaluation, ...],
 ) -> Parallel:
     facts, places = analysis.facts, analysis.facts.places
     _refuse(analysis)
@@ -87,7 +89,8 @@ def _parallel(
         copies,
         data,
         tuple(drawn(analysis, records)),
-        tuple(found for _, record in records if (found := totals(analysis, record)) is not None),
+        tuple(found for _, record in records if (found := totals(analysis, record)) is not None)
+        + tuple(_evaluated(analysis, data, evaluations)),
         runs,
         tuple(once.opened),
         tuple(once.writers),
@@ -101,6 +104,20 @@ def _parallel(
         tuple(decisions(analysis, [record for _, record in records])),
         any("logging" in module.text for module in modules),
     )
+
+
+def _evaluated(analysis: Analysis, data: tuple[Divided, ...], evaluations: tuple[Evaluation, ...]) -> Iterator[Totals]:
+    """What evaluations count on loaders that are shared out. Raises NotWrapped where that was not followed."""
+    places = analysis.facts.places
+    shared = {each.loader for each in data if not each.both}
+    for evaluation in evaluations:
+        for record in analysis.execution.loops if shared & {*evaluation.loaders} else ():
+            if places.site(record.node, record.module) == evaluation.loop.site:
+                found = totals(analysis, record)
+                if found is None:
+                    why = "it evaluates on a loader whose batches are shared out: give the evaluation one of its own"
+                    raise NotWrapped(why, evaluation.loop.site)
+                yield found
 
 
 def _beginning(analysis: Analysis, first: Site) -> Site:

@@ -10,7 +10,8 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
 from turbofix.domain.values import Const, Made, Tensor, Value, flatten, members
-from turbofix.source.names import dotted, loads, targets
+from turbofix.source.answers import every
+from turbofix.source.names import dotted, loaded, loads, targets
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
@@ -64,39 +65,41 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Div
 
 
 def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Iterator[Pass]:
-    """Where steps begin to read a loader."""
+    """Where steps begin to read a loader: in front of a loop, or of what asks for an iterator."""
     places, told = analysis.facts.places, set[Site]()
-    for event in analysis.facts.of("iterate", "call"):
-        if event.kind == "call" and event.name != "builtins.iter":
-            continue
-        read = event.node.iter if isinstance(event.node, (ast.For, ast.AsyncFor)) else event.node
-        reads = [read, *_made_of(analysis, read, event.module)]
-        names = (each for one in reads for each in _names(one) if _is_loader(analysis, each, event.module, loader))
-        named = next(names, None)
-        statement = places.statement(event.node, event.module)
+    for read, node, module in _readings(analysis):
+        names = _names(analysis, read, module)
+        named = next((each for each in names if _is_loader(analysis, each, module, loader)), None)
+        statement = places.statement(node, module)
         if named is None or statement is None:
             continue
-        site = places.site(statement, event.module)
-        if site in told or not _leads_to_step(analysis, statement, event.module, steps):
-            continue
-        told.add(site)
-        yield Pass(site, ast.unparse(named), _epoch(analysis, statement, event.module))
+        site = places.site(statement, module)
+        if site not in told and _leads_to_step(analysis, statement, module, steps):
+            told.add(site)
+            yield Pass(site, ast.unparse(named), _epoch(analysis, statement, module))
 
 
-def _made_of(analysis: Analysis, node: ast.AST, module: ModuleFile) -> Iterator[ast.expr]:
-    """What a name was set to in its function: ``bar`` in ``bar = tqdm(loader)``."""
-    if isinstance(node, ast.Name):
+def _readings(analysis: Analysis) -> Iterator[tuple[ast.expr, ast.AST, ModuleFile]]:
+    """What the program goes through: in loops, and by iterators."""
+    for event in analysis.facts.of("iterate"):
+        if isinstance(event.node, (ast.For, ast.AsyncFor)):
+            yield event.node.iter, event.node, event.module
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree):
+            if dotted(call.func) == "iter" and call.args:
+                yield call.args[0], call, module
+
+
+def _names(analysis: Analysis, node: ast.expr, module: ModuleFile) -> list[ast.expr]:
+    """The names in an expression, and those in what its names were set to: ``loader`` of ``bar = tqdm(loader)``."""
+    named = (ast.Name, ast.Attribute)
+    found: list[ast.expr] = [each for each in walk(node) if isinstance(each, named) and dotted(each)]
+    for each in [one for one in found if isinstance(one, ast.Name)]:
         bindings = analysis.facts.bindings
-        owner = bindings.owner(node.id, node, module)
-        for each in bindings.writes(owner, node.id):
-            if isinstance(each, ast.Assign):
-                yield each.value
-            elif isinstance(each, ast.withitem):
-                yield each.context_expr
-
-
-def _names(node: ast.AST) -> list[ast.Name | ast.Attribute]:
-    return [each for each in walk(node) if isinstance(each, (ast.Name, ast.Attribute)) and dotted(each) is not None]
+        for write in bindings.writes(bindings.owner(each.id, each, module), each.id):
+            made = write.value if isinstance(write, ast.Assign) else getattr(write, "context_expr", None)
+            found += [one for one in walk(made) if isinstance(one, named) and dotted(one)] if made is not None else []
+    return found
 
 
 def _is_loader(analysis: Analysis, node: ast.expr, module: ModuleFile, loader: Loader) -> bool:
@@ -198,7 +201,8 @@ def _sources(
     for read in loads(node):
         name = (dotted(read) or "").partition(".")[0]
         setting = _setting(record, name)
-        if setting is not None and setting is not record.node and any(read is each for each in walk(setting)):
+        itself = isinstance(setting, ast.Assign) and name in loaded(setting.value)
+        if itself or (isinstance(setting, ast.Assign) and any(read is each for each in walk(setting))):
             why = f"`{name}` goes from step to step, as large as a whole batch"
             raise NotWrapped(why, analysis.facts.places.site(read, record.module))
         if name in seen:

@@ -460,7 +460,7 @@ class Recorder:
         part = self.order["log"] + ".part"
         with open(part, "w", encoding="utf-8") as handle:
             # all at once: only so is it written by json's C code
-            handle.write(json.dumps({**self._log, **self.order["extra"]()}))
+            handle.write(json.dumps({**self._log, **self.order["extra"]()}, default=int))
         os.replace(part, self.order["log"])
 
 
