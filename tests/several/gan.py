@@ -37,7 +37,6 @@ netD = Discriminator().to(device)
 criterion = nn.BCEWithLogitsLoss()
 optimizerD = torch.optim.Adam(netD.parameters(), lr=1e-3, betas=(0.5, 0.999))
 optimizerG = torch.optim.Adam(netG.parameters(), lr=1e-3, betas=(0.5, 0.999))
-noises = torch.randn(640, latent)
 
 for epoch in range(3):
     for i, (real,) in enumerate(dataloader):
@@ -46,7 +45,7 @@ for epoch in range(3):
         label = torch.ones(real.size(0), device=device)
         errD_real = criterion(netD(real), label)
         errD_real.backward()
-        noise = real.repeat(1, latent // 2)
+        noise = torch.randn(real.size(0), latent, device=device)
         fake = netG(noise)
         errD_fake = criterion(netD(fake.detach()), torch.zeros_like(label))
         errD_fake.backward()

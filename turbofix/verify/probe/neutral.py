@@ -36,6 +36,9 @@ class Chance:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.share: tuple[int, int] | None = (
+            None  # the size of a process's share of the batch, and of how many it is one
+        )
         self.shuffles: list[int] = []  # what each pass that several processes share is shuffled by
         self._number, self._seeds_given = seed, 0
 
@@ -188,6 +191,47 @@ def draw_in_order() -> None:
     wrap(torch, "randn_like", alike("normal_"))
 
 
+def draw_for_all(chance: Chance, rank: int) -> None:
+    """Where a step draws numbers for each sample of its share of a batch, draw what one process draws for these.
+
+    The shares are those of a ``DistributedSampler``: every so manieth sample of the batch.
+    """
+
+    def filled(original: Any) -> Callable[..., Any]:
+        def fill(self: Any, *given: Any, **named: Any) -> Any:
+            share = chance.share
+            apart = "generator" in named or any(isinstance(each, torch.Tensor) for each in given)
+            if share is None or apart or not self.dim() or len(self) != share[0]:
+                return original(self, *given, **named)
+            whole = self.new_empty((share[0] * share[1], *self.shape[1:]))
+            return self.copy_(original(whole, *given, **named)[rank :: share[1]])
+
+        return fill
+
+    def made(original: Any) -> Callable[..., Any]:
+        def make(*given: Any, **named: Any) -> Any:
+            share, last = chance.share, given[-1] if given else None
+            in_row = original is not integers and all(type(each) is int for each in given)
+            size = named.get("size", given if in_row else last)
+            plain = isinstance(size, (tuple, list, torch.Size)) and "generator" not in named and "out" not in named
+            if share is None or not plain or not size or size[0] != share[0]:
+                return original(*given, **named)
+            whole = (share[0] * share[1], *size[1:])
+            if "size" in named:
+                drawn = original(*given, **{**named, "size": whole})
+            else:
+                drawn = original(*(() if in_row else given[:-1]), whole, **named)
+            return drawn[rank :: share[1]].clone()
+
+        return make
+
+    integers = torch.randint
+    for name in ("normal_", "uniform_", "bernoulli_", "random_", "exponential_"):
+        wrap(torch.Tensor, name, filled)
+    for name in ("rand", "randn", "randint"):
+        wrap(torch, name, made)
+
+
 def _shift_seeds(shift: int) -> None:
     def shifted(original: Any) -> Callable[..., Any]:
         def seed(*numbers: Any, **keywords: Any) -> Any:
@@ -338,6 +382,7 @@ def watch_loaders(
             size = batch_size(batch)
             chance.reseed("batch", epoch.number, epoch.position)
             epoch.position += size * epoch.shares
+            chance.share = (size, epoch.shares) if epoch.shares > 1 else None
             epoch.drawn = self._turbofix_drawn.popleft() if self._turbofix_drawn else 0
             handed[0] = chance.state()
             on_batch(epoch, size, drew)
