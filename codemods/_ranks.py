@@ -147,11 +147,22 @@ class Ranks:
 
     def _share(self, data: Divided) -> None:
         edit, at, world = self.edit, data.loader, self.word("world_size", data.loader)
-        given, size = edit.text(data.dataset), edit.text(data.batch)
+        given, mapping = edit.text(data.dataset), edit.text(data.mapping) if data.mapping is not None else ""
+
+        def passed(name: str, site: Site | None, default: str) -> str:
+            """The text of an argument, or of what is unpacked."""
+            if name in data.in_mapping:
+                return f"{mapping}.get({edit.quoted(name, at)}, {default})"
+            return edit.text(site) if site is not None else default
+
+        size, shuffle = passed("batch_size", data.batch, "1"), passed("shuffle", data.shuffle, "False")
+        drop = passed("drop_last", data.drop_last, "False")
         told = edit.quoted("the batch size is no multiple of the number of processes", at)
         check = [f"    if {size if _PLAIN.fullmatch(size) else f'({size})'} % {world}:"]
         check += [f"        raise SystemExit({told})"]
         if data.stream:
+            if data.batch is None:
+                raise Refuse("the batch size of a stream is not written in the call of its loader")
             edit.replace(data.batch, self.divided(data.batch))
             self.before(at, self.several(at), *check)
             edit.replace(data.dataset, f"{self._shard(at)}({given}) if {world} > 1 else {given}")
@@ -162,26 +173,32 @@ class Ranks:
             edit.replace(data.dataset, own[0])
         sampler = edit.free_name("train_sampler", at)
         options = [own[0] if own else given]
-        shuffle = edit.text(data.shuffle) if data.shuffle is not None else "False"
         options += [] if data.shuffled else [f"shuffle={shuffle}"]
-        if data.drop_last is not None and edit.text(data.drop_last) != "False":
-            options += [f"drop_last={edit.text(data.drop_last)}"]
+        options += [f"drop_last={drop}"] if drop != "False" else []
         name = edit.name("torch.utils.data.distributed.DistributedSampler", at)
-        made = f"    {sampler} = {name}({', '.join(options)})"
+        made = [f"    {sampler} = {name}({', '.join(options)})"]
         several = self.several(at)
-        if data.both:
+        if data.in_mapping:
+            changed = {"batch_size": f"{size} // {world}", "shuffle": "False"}
+            new = [f"{edit.quoted(key, at)}: {text}" for key, text in changed.items() if key in data.in_mapping]
+            apart = edit.free_name("train_options", at)
+            lines += [f"{apart} = {mapping}"]
+            made += [f"    {apart} = {{**{mapping}, {', '.join(new)}}}"]
+            assert data.mapping is not None
+            edit.replace(data.mapping, apart)
+        if data.batch is not None and data.both:
             several = f"{several[:-1]} and {shuffle if _PLAIN.fullmatch(shuffle) else f'({shuffle})'}:"
-            whole = edit.free_name("per_process", at)
-            lines += [f"{whole} = {size}"]
-            made += f"\n    {whole} //= {world}"
-            edit.replace(data.batch, whole)
-        else:
+            share = edit.free_name("per_process", at)
+            lines += [f"{share} = {size}"]
+            made += [f"    {share} //= {world}"]
+            edit.replace(data.batch, share)
+        elif data.batch is not None:
             edit.replace(data.batch, self.divided(data.batch))
-        self.before(at, *lines, f"{sampler} = None", several, *check, *made.split("\n"))
+        self.before(at, *lines, f"{sampler} = None", several, *check, *made)
         if data.shuffle is not None and data.shuffled is not False:
             own_order = f"{sampler} is None"
             edit.replace(data.shuffle, own_order if data.shuffled else f"{shuffle} and {own_order}")
-        edit.argument(at, "sampler", sampler)
+        edit.argument(at, "sampler", sampler, spelled_out=True)
         for each in data.passes:
             read = f"{each.loader}.sampler"
             self.before(each.at, self.several(each.at), f"    {read}.set_epoch({each.epoch or f'{read}.epoch + 1'})")
@@ -226,6 +243,11 @@ class Ranks:
             lines += [f"    {shares} = [None] * {world}", f"    {gather}({shares}, {name})"]
             lines += [f"    {name}[:] = [sum(each) / {world} for each in zip(*{shares})]"]
         self.after(at, *lines)
+
+    def scale_sums(self) -> None:
+        """Gradients are averaged over the processes: of losses that are sums, each has a part of one."""
+        for site in self.plan.summed:
+            self.edit.insert_after(site, f" * {self.word('world_size', site)}")
 
     def agree(self) -> None:
         """What one process decides holds for all: numbers that are read may differ in their last digits."""

@@ -55,6 +55,8 @@ for epoch in range(3):
         errG.backward()
         optimizerG.step()
         if i % 10 == 0:
-            print(f"[{epoch}][{i}/{len(dataloader)}] Loss_D: {(errD_real + errD_fake).item():.4f} Loss_G: {errG.item():.4f}")
+            print(
+                f"[{epoch}][{i}/{len(dataloader)}] Loss_D: {(errD_real + errD_fake).item():.4f} Loss_G: {errG.item():.4f}"
+            )
     torch.save(netG.state_dict(), f"netG_{epoch}.pth")
     torch.save(netD.state_dict(), f"netD_{epoch}.pth")

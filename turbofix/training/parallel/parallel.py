@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
-from turbofix.domain.values import Made, members
+from turbofix.domain.trace import Event, LoopRecord
+from turbofix.domain.values import Const, Made, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
@@ -21,10 +22,12 @@ from turbofix.training.parallel.sharing import divided, drawn, sizes_read
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, wrapped
 from turbofix.training.script import is_guard
+from turbofix.training.steps.acts import loss_expression
 from turbofix.training.steps.regions import no_grad
 from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
+_COUNTED = regex(r"size|len\(|shape|batch|numel|\bbs\b")
 _SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy": ("numpy.random.seed",)}
 _SEEDING_ALL = ("seed", "seed_everything", "set_seed")
 
@@ -102,8 +105,42 @@ def _parallel(  # noqa: PLR0913
         tuple(dict.fromkeys(sizes_read(analysis, tuple(shared), [record for _, record in records]))),
         tuple(_unseeded(analysis, modules)),
         tuple(decisions(analysis, [record for _, record in records])),
+        tuple(dict.fromkeys(_summed(analysis, [record for _, record in records]))),
         any("logging" in module.text for module in modules),
     )
+
+
+def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
+    """The losses that are sums over a batch, of which each process has a part. Raises NotWrapped for mixed ones."""
+    facts = analysis.facts
+    for record in records:
+        inside = facts.events_in(record.node)
+        asked = [event for event in inside if event.kind in ("criterion", "call") and not no_grad(event)]
+        sums = [event for event in asked if _reduction(event) == "sum"]
+        means = [event for event in asked if event.kind == "criterion" and _reduction(event) != "sum"]
+        if not sums or any(map(_is_shared_out, walk(record.node))):
+            continue
+        if means:
+            why = "a loss is a sum over the batch, and another one a mean: divide the sum by the batch's size"
+            raise NotWrapped(why, facts.site(sums[0]))
+        for event in inside:
+            loss = loss_expression(analysis, event) if event.kind == "backward" else None
+            if loss is not None:
+                yield facts.places.site(loss, event.module)
+
+
+def _reduction(event: Event) -> object:
+    """What a loss is told of its samples."""
+    told = [event.arguments] if event.arguments is not None else []
+    told += [each.arguments for each in members(event.receiver) if isinstance(each, Made) and each.kind == "criterion"]
+    values = (value for each in told for value in members(each.value("reduction")))
+    return next((each.value for each in values if isinstance(each, Const)), None)
+
+
+def _is_shared_out(node: ast.AST) -> bool:
+    """Whether something is divided by how many samples there are."""
+    divides = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+    return divides and _COUNTED.search(ast.unparse(node.right)) is not None  # type: ignore[attr-defined]
 
 
 def _evaluated(analysis: Analysis, data: tuple[Divided, ...], evaluations: tuple[Evaluation, ...]) -> Iterator[Totals]:
@@ -147,18 +184,6 @@ def _refuse(analysis: Analysis) -> None:
     entry = analysis.execution.entry
     if entry.path.suffix == ".ipynb":
         raise NotWrapped("torchrun starts scripts, no notebooks", places.site(entry.tree, entry))
-    for event in analysis.facts.of("criterion", "forward"):
-        given = event.arguments.get("reduction") if event.arguments is not None else None
-        summed = given is not None and any(getattr(each, "value", None) == "sum" for each in members(given.value))
-        made = any(
-            isinstance(each, Made)
-            and each.kind == "criterion"
-            and any(getattr(one, "value", None) == "sum" for one in members(each.arguments.value("reduction")))
-            for each in members(event.receiver)
-        )
-        if (summed or made) and not no_grad(event):
-            why = "a loss is a sum over the batch, of which each process has a part: divide it by the batch's size"
-            raise NotWrapped(why, analysis.facts.site(event))
     for module in analysis.execution.modules.values():
         for node in _unordered(analysis, module):
             why = "the order of this set differs from process to process: sort it"
