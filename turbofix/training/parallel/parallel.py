@@ -15,9 +15,10 @@ from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
-from turbofix.training.model import Divided, Evaluation, Loader, Model, Parallel, Script, Step, Totals
+from turbofix.training.model import Divided, Evaluation, Loader, Model, Owner, Parallel, Script, Step, Totals
+from turbofix.training.parallel.accelerated import accelerated
 from turbofix.training.parallel.decisions import decisions
-from turbofix.training.parallel.once import Once, last_import
+from turbofix.training.parallel.once import Once, last_import, last_imports
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, wrapped
@@ -39,6 +40,7 @@ def parallel(  # noqa: PLR0913
     loaders: tuple[Loader, ...],
     steps: tuple[Step, ...],
     evaluations: tuple[Evaluation, ...],
+    owners: tuple[Owner, ...] = (),
 ) -> Parallel | None:
     """What several processes need; None where no steps of the program's own are seen."""
     first = script.trains_at or script.setup
@@ -48,6 +50,9 @@ def parallel(  # noqa: PLR0913
     try:
         if first is None:
             raise NotWrapped("where it is set up was not followed", setup)
+        _refuse(analysis)
+        if owners:
+            return accelerated(analysis, setup, owners[0], steps, evaluations)
         return _parallel(analysis, setup, models, loaders, steps, evaluations)
     except NotWrapped as found:
         return Parallel(setup, (), steps[0].loop.site, hazard=found.hazard)
@@ -62,7 +67,6 @@ def _parallel(  # noqa: PLR0913
     evaluations: tuple[Evaluation, ...],
 ) -> Parallel:
     facts, places = analysis.facts, analysis.facts.places
-    _refuse(analysis)
     copies = tuple(copied(analysis, models))
     whole = tuple(wrapped(analysis, models, steps))
     if not whole and not copies:
@@ -82,11 +86,7 @@ def _parallel(  # noqa: PLR0913
     whole_loop = facts.loops(facts.of("backward")[0])[0]
     return Parallel(
         setup,
-        tuple(
-            (places.site(each[0], module), places.site(each[1], module))
-            for module in modules
-            if (each := last_import(module)) is not None
-        ),
+        last_imports(analysis, modules),
         places.site(whole_loop.node, whole_loop.module),
         whole,
         copies,
@@ -106,7 +106,7 @@ def _parallel(  # noqa: PLR0913
         tuple(_unseeded(analysis, modules)),
         tuple(decisions(analysis, [record for _, record in records])),
         tuple(dict.fromkeys(_summed(analysis, [record for _, record in records]))),
-        any("logging" in module.text for module in modules),
+        logs=any("logging" in module.text for module in modules),
     )
 
 
