@@ -29,6 +29,12 @@ from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
 _COUNTED = regex(r"size|len\(|shape|batch|numel|\bbs\b")
+_COMPARED = regex(
+    r"\b(\w+) @ \1\.(T\b|t\(\))|(mm|matmul)\((\w+), \4\.(T\b|t\(\)|transpose\(0, 1|transpose\(1, 0)|cdist\((\w+), \6\b"
+    r"|(\w+)\.unsqueeze\([01]\), \7\.unsqueeze\([01]\)"
+)
+"""What a loss over pairs of samples looks like."""
+
 _SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy": ("numpy.random.seed",)}
 _SEEDING_ALL = ("seed", "seed_everything", "set_seed")
 
@@ -184,6 +190,14 @@ def _refuse(analysis: Analysis) -> None:
     entry = analysis.execution.entry
     if entry.path.suffix == ".ipynb":
         raise NotWrapped("torchrun starts scripts, no notebooks", places.site(entry.tree, entry))
+    for frame in analysis.facts.opened():
+        name = getattr(frame.scope, "name", "")
+        found = (
+            _COMPARED.search(ast.unparse(frame.scope)) if name and not isinstance(frame.scope, ast.ClassDef) else None
+        )
+        if found is not None:
+            why = f"`{found[0]}` compares the samples of a batch with each other, and a process has its share alone"
+            raise NotWrapped(why, places.site(frame.scope, frame.module))
     for module in analysis.execution.modules.values():
         for node in _unordered(analysis, module):
             why = "the order of this set differs from process to process: sort it"
