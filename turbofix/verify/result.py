@@ -78,7 +78,8 @@ class Verification:
     ``kept`` holds the files that survived (absolute path -> content), ``isolation`` the level that held the user's
     files, ``notes`` what a reader must know beside the verdict, ``scratch`` the folder when it was kept. ``estimate``
     is what was kept brings on a card that is not here, where the script as it is takes ``estimate_before``.
-    ``agreement`` has the steps of both, where they were compared one by one.
+    ``agreement`` has the steps of both, where they were compared one by one. What was kept was run as so many
+    ``processes``.
     """
 
     verdict: str
@@ -97,6 +98,7 @@ class Verification:
     estimate_before: Estimate | None = None
     agreement: tuple[Agreed, ...] = ()
     script: str = ""
+    processes: int = 1
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -113,6 +115,7 @@ class Verification:
             "isolation": self.isolation,
             "notes": list(self.notes),
             "script": self.script,
+            "processes": self.processes,
         }
 
 

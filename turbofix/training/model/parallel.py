@@ -104,16 +104,17 @@ class Totals:
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
-    ``setup`` is the first statement of its set-up, ``imports`` the last import of each file that asks for a rank.
+    ``setup`` is the first statement of its set-up, ``imports`` the last import of each file, and what follows it.
     ``once`` are runs of statements (first and last) that one process alone executes; ``opened`` the names of files that
-    are written, ``writers`` calls that make a writer, ``bars`` progress bars. ``downloads`` are statements that fetch
-    data, ``loads`` statements that read what was saved before. ``indexed`` are literals that name one GPU, each with
-    what it becomes (``{}``: the rank). ``sizes`` are other reads of a batch's size in steps. ``unseeded`` are the
-    generators that nobody seeds; ``decisions`` are expressions that decide over the rest of the training.
+    are written, ``writers`` calls that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars``
+    progress bars. ``downloads`` are statements that fetch data, ``loads`` those that read what was saved before.
+    ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's size
+    in steps. ``unseeded`` are the generators that nobody seeds; ``decisions`` are expressions that decide over the
+    rest of the training. ``logs``: it has messages logged.
     """
 
     setup: Site
-    imports: tuple[Site, ...]
+    imports: tuple[tuple[Site, Site], ...]
     loop: Site
     models: tuple[Wrapped, ...] = ()
     copied: tuple[Copied, ...] = ()

@@ -7,19 +7,21 @@ from collections.abc import Iterator
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
+from turbofix.domain.values import Made, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
-from turbofix.training.model import Loader, Model, Parallel, Script, Step
+from turbofix.training.model import Divided, Evaluation, Loader, Model, Parallel, Script, Step, Totals
 from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.once import Once, last_import
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, wrapped
 from turbofix.training.script import is_guard
+from turbofix.training.steps.regions import no_grad
 from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
@@ -27,30 +29,34 @@ _SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy"
 _SEEDING_ALL = ("seed", "seed_everything", "set_seed")
 
 
-def parallel(
+def parallel(  # noqa: PLR0913
     analysis: Analysis,
     script: Script,
     models: tuple[Model, ...],
     loaders: tuple[Loader, ...],
     steps: tuple[Step, ...],
+    evaluations: tuple[Evaluation, ...],
 ) -> Parallel | None:
-    """What several processes need; None where no steps of the program's own are seen, or where no set-up is."""
+    """What several processes need; None where no steps of the program's own are seen."""
     first = script.trains_at or script.setup
-    if not steps or first is None:
+    if not steps:
         return None
-    setup = _beginning(analysis, first)
+    setup = _beginning(analysis, first or steps[0].loop.site)
     try:
-        return _parallel(analysis, setup, models, loaders, steps)
+        if first is None:
+            raise NotWrapped("where it is set up was not followed", setup)
+        return _parallel(analysis, setup, models, loaders, steps, evaluations)
     except NotWrapped as found:
         return Parallel(setup, (), steps[0].loop.site, hazard=found.hazard)
 
 
-def _parallel(
+def _parallel(  # noqa: PLR0913
     analysis: Analysis,
     setup: Site,
     models: tuple[Model, ...],
     loaders: tuple[Loader, ...],
     steps: tuple[Step, ...],
+    evaluations: tuple[Evaluation, ...],
 ) -> Parallel:
     facts, places = analysis.facts, analysis.facts.places
     _refuse(analysis)
@@ -73,13 +79,18 @@ def _parallel(
     whole_loop = facts.loops(facts.of("backward")[0])[0]
     return Parallel(
         setup,
-        tuple(places.site(each, module) for module in modules if (each := last_import(module)) is not None),
+        tuple(
+            (places.site(each[0], module), places.site(each[1], module))
+            for module in modules
+            if (each := last_import(module)) is not None
+        ),
         places.site(whole_loop.node, whole_loop.module),
         whole,
         copies,
         data,
         tuple(drawn(analysis, records)),
-        tuple(found for _, record in records if (found := totals(analysis, record)) is not None),
+        tuple(found for _, record in records if (found := totals(analysis, record)) is not None)
+        + tuple(_evaluated(analysis, data, evaluations)),
         runs,
         tuple(once.opened),
         tuple(once.writers),
@@ -95,6 +106,20 @@ def _parallel(
     )
 
 
+def _evaluated(analysis: Analysis, data: tuple[Divided, ...], evaluations: tuple[Evaluation, ...]) -> Iterator[Totals]:
+    """What evaluations count on loaders that are shared out. Raises NotWrapped where that was not followed."""
+    places = analysis.facts.places
+    shared = {each.loader for each in data if not each.both}
+    for evaluation in evaluations:
+        for record in analysis.execution.loops if shared & {*evaluation.loaders} else ():
+            if places.site(record.node, record.module) == evaluation.loop.site:
+                found = totals(analysis, record)
+                if found is None:
+                    why = "it evaluates on a loader whose batches are shared out: give the evaluation one of its own"
+                    raise NotWrapped(why, evaluation.loop.site)
+                yield found
+
+
 def _beginning(analysis: Analysis, first: Site) -> Site:
     """The first statement of the function, or guarded block, that sets up; of a script without either, its imports."""
     places = analysis.facts.places
@@ -107,7 +132,7 @@ def _beginning(analysis: Analysis, first: Site) -> Site:
             inner = node
     if inner is None:
         last = last_import(module)
-        return places.site(last, module) if last is not None else first
+        return places.site(last[1], module) if last is not None else first
     body = [each for each in inner.body if not _is_text(each)]  # type: ignore[attr-defined]
     return places.site(body[0], module)
 
@@ -122,6 +147,18 @@ def _refuse(analysis: Analysis) -> None:
     entry = analysis.execution.entry
     if entry.path.suffix == ".ipynb":
         raise NotWrapped("torchrun starts scripts, no notebooks", places.site(entry.tree, entry))
+    for event in analysis.facts.of("criterion", "forward"):
+        given = event.arguments.get("reduction") if event.arguments is not None else None
+        summed = given is not None and any(getattr(each, "value", None) == "sum" for each in members(given.value))
+        made = any(
+            isinstance(each, Made)
+            and each.kind == "criterion"
+            and any(getattr(one, "value", None) == "sum" for one in members(each.arguments.value("reduction")))
+            for each in members(event.receiver)
+        )
+        if (summed or made) and not no_grad(event):
+            why = "a loss is a sum over the batch, of which each process has a part: divide it by the batch's size"
+            raise NotWrapped(why, analysis.facts.site(event))
     for module in analysis.execution.modules.values():
         for node in _unordered(analysis, module):
             why = "the order of this set differs from process to process: sort it"
