@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -24,13 +23,10 @@ SEVERAL = Path(__file__).parent / "several"
 SCRIPT = SEVERAL / "shared_out.py"
 STAGES = (1, 2, 3)
 
-MEASURING = """
+RUNNING = """
 import json, os, runpy, sys
-import torch.distributed.fsdp, torch.distributed.optim, torch.distributed.tensor
+import torch._dynamo, torch.distributed.fsdp, torch.distributed.optim, torch.distributed.tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
-
-processes = int(sys.argv.pop(1))
-sys.argv.pop(0)
 
 def size(tensor):
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -46,39 +42,60 @@ def measure(optimizer, *given):
     with open(f"bytes.{os.environ['RANK']}", "w") as file:
         json.dump({name: sum(map(size, tensors)) for name, tensors in parts.items()}, file)
 
-def run(rank):
-    os.environ["RANK"] = str(rank)
+def run(rank, folder, processes, port, args):
+    os.chdir(folder)
+    sys.stdout = open(os.devnull, "w")
+    os.dup2(os.open("errors", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(processes), RANK=str(rank))
     register_optimizer_step_post_hook(measure)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    sys.argv = ["train.py", *args]
+    runpy.run_path("train.py", run_name="__main__")
 
-ranks = []
-for rank in range(processes):  # torch is imported once for all
-    ranks.append(os.fork())
-    if not ranks[-1]:
-        run(rank)
-        sys.exit()
-for each in ranks:
-    os.waitpid(each, 0)
+torch.set_num_threads(1)
+for line in sys.stdin:  # torch is imported once for all runs
+    asked, ranks = json.loads(line), []
+    for rank in range(asked["processes"]):
+        ranks.append(os.fork())
+        if not ranks[-1]:
+            run(rank, **asked)
+            sys.exit()
+    for each in ranks:
+        os.waitpid(each, 0)
+    print("done", flush=True)
 """
 
 
-def started(folder: Path, text: str, processes: int, *args: str) -> list[dict[str, int]]:
-    """Run a script by so many processes: how many bytes each had of what can be shared out."""
-    folder.mkdir(exist_ok=True)
-    (folder / "train.py").write_text(text, "utf-8")
-    (folder / "measuring.py").write_text(MEASURING, "utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "measuring.py", str(processes), "train.py", *args]
-    environment = {**os.environ, **given}
-    # torch sometimes aborts a process that leaves the group, when its work is done: what it wrote counts
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert "Error" not in done.stderr, done.stderr
-    return [json.loads((folder / f"bytes.{rank}").read_text("utf-8")) for rank in range(processes)]
+class Runs:
+    """Runs of scripts by several processes each, one run after another."""
+
+    def __init__(self, server: subprocess.Popen[str]) -> None:
+        self.server = server
+
+    def __call__(self, folder: Path, text: str, processes: int, *args: str) -> list[dict[str, int]]:
+        """Run a script: how many bytes each of its processes had of what can be shared out."""
+        folder.mkdir(exist_ok=True)
+        (folder / "train.py").write_text(text, "utf-8")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        asked = {"folder": str(folder), "processes": processes, "port": port, "args": args}
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        print(json.dumps(asked), file=self.server.stdin, flush=True)
+        assert self.server.stdout.readline() == "done\n"
+        # torch sometimes aborts a process that leaves the group, when its work is done: what it wrote counts
+        errors = (folder / "errors").read_text("utf-8")
+        assert "Error" not in errors, errors
+        return [json.loads((folder / f"bytes.{rank}").read_text("utf-8")) for rank in range(processes)]
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Runs]:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", RUNNING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield Runs(server)
+        server.kill()
 
 
 @cache
@@ -114,22 +131,21 @@ def check_same(folder: Path, other: Path, tolerance: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
+def alone(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
     """What one process learns in 50 steps, then in 50 more; and what it holds."""
-    pytest.importorskip("torch")
     folder, text = tmp_path_factory.mktemp("alone"), SCRIPT.read_text("utf-8")
-    (held,) = started(folder, text, 1)
-    started(folder / "more", text, 1, "--resume", "../last.pt")
+    (held,) = runs(folder, text, 1)
+    runs(folder / "more", text, 1, "--resume", "../last.pt")
     return folder, held
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_two_processes_learn_the_same_with_a_share_each(
-    stage: int, alone: tuple[Path, dict[str, int]], tmp_path: Path
+    stage: int, runs: Runs, alone: tuple[Path, dict[str, int]], tmp_path: Path
 ) -> None:
     before, whole = alone
     text = rewritten(SCRIPT, stage)
-    held = started(tmp_path / "after", text, 2)
+    held = runs(tmp_path / "after", text, 2)
     check_same(before / "last.pt", tmp_path / "after" / "last.pt", 1e-5)
     check_same(before / "best.pt", tmp_path / "after" / "best.pt", 1e-5)
     shared = ("state",) if stage == 1 else ("state", "grads", "weights")
@@ -143,7 +159,7 @@ def test_two_processes_learn_the_same_with_a_share_each(
     if stage == 2:  # what it saves and loads is that of stage 3
         return
     resume = ("--resume", str(before / "last.pt"), "--out", "later.pt")  # it goes on with what one process has saved
-    started(tmp_path / "after", text, 2, *resume)
+    runs(tmp_path / "after", text, 2, *resume)
     check_same(before / "more" / "last.pt", tmp_path / "after" / "later.pt", 1e-4)
     resume = (
         "--resume",
@@ -151,20 +167,21 @@ def test_two_processes_learn_the_same_with_a_share_each(
         "--out",
         "later.pt",
     )  # and the script as it was with that
-    started(tmp_path / "one", SCRIPT.read_text("utf-8"), 1, *resume)
+    runs(tmp_path / "one", SCRIPT.read_text("utf-8"), 1, *resume)
     check_same(before / "more" / "last.pt", tmp_path / "one" / "later.pt", 1e-4)
 
 
-def test_a_script_of_one_process_comes_all_the_way(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+def test_a_script_of_one_process_comes_all_the_way(runs: Runs, tmp_path: Path) -> None:
+    import torch
+
     script = tmp_path / "in_order.py"
     script.write_text((SEVERAL / "resume.py").read_text("utf-8").replace("shuffle=True", "shuffle=False"), "utf-8")
     text = rewritten(script, 3, "ddp")
     assert "fully_shard(" in text
     assert "DistributedDataParallel" not in text
-    started(tmp_path / "one", script.read_text("utf-8"), 1)
-    started(tmp_path / "one_as_before", text, 1)
-    started(tmp_path / "two", text, 2)
+    runs(tmp_path / "one", script.read_text("utf-8"), 1)
+    runs(tmp_path / "one_as_before", text, 1)
+    runs(tmp_path / "two", text, 2)
     check_same(tmp_path / "one" / "checkpoint.pt", tmp_path / "one_as_before" / "checkpoint.pt", 0.0)
     check_same(tmp_path / "one" / "checkpoint.pt", tmp_path / "two" / "checkpoint.pt", 1e-5)
     assert torch.load(tmp_path / "two" / "checkpoint.pt")["epoch"] == 3
