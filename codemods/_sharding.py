@@ -85,7 +85,7 @@ class Shares:
 
     def __init__(self, edit: Edit, plan: Sharding) -> None:
         self.edit, self.plan = edit, plan
-        self.heads = {each.path: each for each in plan.heads}
+        self.heads = {last.path: (last, following) for last, following in plan.heads}
         self.helpers: dict[Path, list[str]] = {}
 
     def there(self, at: Site) -> str:
@@ -230,7 +230,9 @@ class Shares:
     def finish(self) -> None:
         """Write the definitions."""
         for path, lines in self.helpers.items():
-            self.edit.after(self.heads[path], *lines)
+            last, following = self.heads[path]
+            blank = [""] * (2 - (following.line - last.end_line - 1))
+            self.edit.after(last, *lines, *blank)
 
 
 def _holds(outer: Site, inner: Site) -> bool:

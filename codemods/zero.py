@@ -142,7 +142,7 @@ def why_not(program: TrainingProgram, optimizer: Optimizer, found: Sharding, sta
             if hazard.site != optimizer.site
             else hazard.why
         )
-    if stage == 1 and optimizer.target_text is None:
+    if stage == 1 and optimizer.target_text is None and not found.returned:
         return "it is built inside of another expression, where a choice between two has no place"
     if stage > 1 and optimizer.before_move:
         return "it is built before its model is moved to the GPU"

@@ -177,11 +177,12 @@ class Wrap:
 class Sharding:
     """An optimizer of a training in several processes, and what has to change where they share out its state.
 
-    ``names`` are the parameters of its class. ``states`` are where its state is saved, ``decisions`` the tests on the
-    way there that processes may answer differently. The rest is for sharing out parameters, too: ``weights`` are where
-    the model is saved, ``loads`` where states are loaded, ``modules`` the reads of what is wrapped, ``heads`` the last
-    imports of the files, ``agreeing`` functions of theirs by which the first process decides. ``hazard`` is in the way
-    of all, ``whole`` of that. ``model`` is what the model is called at the optimizer.
+    ``names`` are the parameters of its class; ``returned``: a function builds it and gives it back. ``states`` are
+    where its state is saved, ``decisions`` the tests on the way there that processes may answer differently. The rest
+    is for sharing out parameters, too: ``weights`` are where the model is saved, ``loads`` where states are loaded,
+    ``modules`` the reads of what is wrapped, ``heads`` the last imports of the files and what follows them,
+    ``agreeing`` functions of theirs by which the first process decides. ``hazard`` is in the way of all, ``whole`` of
+    that. ``model`` is what the model is called at the optimizer.
     """
 
     optimizer: Site
@@ -195,6 +196,7 @@ class Sharding:
     loads: tuple[Loaded, ...] = ()
     modules: tuple[Site, ...] = ()
     all_decisions: tuple[Site, ...] = ()
-    heads: tuple[Site, ...] = ()
+    heads: tuple[tuple[Site, Site], ...] = ()
     agreeing: tuple[tuple[Site, str], ...] = ()
+    returned: bool = False
     whole: Hazard | None = None

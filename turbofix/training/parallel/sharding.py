@@ -28,6 +28,9 @@ from turbofix.training.steps.reductions import PARALLEL
 
 _BEGINS = "torch.distributed.init_process_group"
 _OWN = (".no_sync", ".register_comm_hook")
+_ENVIRONMENT = ("environ.get", "getenv")
+_COUNTING = ("range", "enumerate", "tqdm")
+_PLAIN = ("int", "bool", "str")
 _SPREADING = ("broadcast", "all_reduce", "all_gather")
 
 
@@ -54,9 +57,15 @@ class _Survey:
         self.optimizer, self.known = optimizer, known
         self.makes = [each for each in self.facts.of("make") if self.facts.site(each) == optimizer.site]
         self.made = {id(one) for each in self.makes for one in members(each.result)}
+        above = self.places.parent(self.makes[0].node, self.makes[0].module)
+        self.returned = isinstance(above, ast.Return)
         modules = analysis.execution.modules.values()
-        ends = [(each, module) for module in modules if (each := last_import(module)) is not None]
-        self.heads = tuple(self.places.site(each, module) for each, module in ends)
+        ends = ((last_import(module), module) for module in modules)
+        self.heads = tuple(
+            (self.places.site(end[0], module), self.places.site(end[1], module))
+            for end, module in ends
+            if end is not None
+        )
         self.agreeing = tuple(
             (self.places.site(each, module), each.name)
             for module in modules
@@ -108,21 +117,18 @@ class _Survey:
                 self._unsaved(event, site)
                 continue
             if any(_holds(each, event.node) for load in self.facts.of("load") for each in _given(load)):
-                raise _Unfit(f"what is saved is loaded again from memory ({self._line(site)})", site)
+                raise _Unfit("what is saved is loaded again from memory", site)
             for save in saves:
                 if not self._ranks(save):
-                    raise _Unfit(f"every process saves it ({self._line(self.facts.site(save))})", site)
+                    raise _Unfit("every process saves it", self.facts.site(save))
             found.setdefault(site, self._saved(event, site))
         yield from found.values()
 
     def _unsaved(self, event: Event, site: Site) -> None:
         if self._of_optimizer(event):
-            raise _Unfit(f"its state is read, and not seen to be saved ({self._line(site)})", site)
+            raise _Unfit("its state is read, and not seen to be saved", site)
         if self._ranks(event):
-            raise _Unfit(f"one process alone reads the weights ({self._line(site)})", site)
-
-    def _line(self, site: Site) -> str:
-        return site.line_from(self.optimizer.site.path)
+            raise _Unfit("one process alone reads the weights", site)
 
     def _conditions(self, event: Event) -> list[Condition]:
         """The tests on the way to an event, outermost first, through calls."""
@@ -135,8 +141,35 @@ class _Survey:
 
     def _ranks(self, event: Event) -> list[Condition]:
         """Those of them that ask for the rank."""
-        is_rank = self.analysis.guards.is_rank
-        return [each for each in self._conditions(event) if is_rank(each.test, each.frames)]
+        return [each for each in self._conditions(event) if self._asks_rank(each.test, each.frames)]
+
+    def _asks_rank(self, node: ast.expr | None, frames: tuple[Frame, ...], depth: int = 6) -> bool:
+        """Whether a test is for the rank itself, and not for what was computed on the device of that number."""
+        if node is None or not depth:
+            return False
+        guards, module = self.analysis.guards, frames[-1].module
+        inside: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            name = dotted(node.func) or ""
+            if guards.is_rank(node.func, frames, 3) or (
+                name.endswith(_ENVIRONMENT) and guards.is_rank(node, frames, 1)
+            ):
+                return True
+            inside = node.args if name in _PLAIN else []
+        elif isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+            if guards.is_rank(node, frames, 1):
+                return True
+            if isinstance(node, ast.Name):
+                passed = guards.passed_for(node, frames)
+                if passed is not None:
+                    return self._asks_rank(passed, frames[:-1], depth - 1)
+                written = self.facts.bindings.writes(self.facts.bindings.owner(node.id, node, module), node.id)
+            else:
+                written = [each for each, *_ in self.facts.attribute_writes(getattr(node, "attr", ""))]
+            inside = [each.value for each in written if isinstance(each, (ast.Assign, ast.AnnAssign)) and each.value]
+        elif isinstance(node, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.IfExp)):
+            inside = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+        return any(self._asks_rank(each, frames, depth - 1) for each in inside)
 
     def _saved(self, event: Event, site: Site) -> Saved:
         """Where all processes meet before a state is saved, and what has it there."""
@@ -148,7 +181,7 @@ class _Survey:
         if not ranks:
             at = self.places.statement(event.node, event.module)
             if at is None or isinstance(at, (*FUNCTIONS, ast.If, ast.For, ast.While)) or self._is_lazy(event, at):
-                raise _Unfit(f"its state stands where nothing can be put in front of it ({self._line(site)})", site)
+                raise _Unfit("its state stands where nothing can be put in front of it", site)
             return Saved(site, self.places.site(at, event.module), self._text(owner, frames, frames[-1], site))
         first = ranks[0]
         frame = first.frames[-1]
@@ -158,7 +191,7 @@ class _Survey:
             or isinstance(node, (ast.For, ast.While))
             or _is_elif(node, self.places.parent(node, frame.module))
         ):
-            raise _Unfit(f"its state stands where nothing can be put in front of it ({self._line(site)})", site)
+            raise _Unfit("its state stands where nothing can be put in front of it", site)
         tests = tuple(ast.unparse(each) for each in self._beside(first)) if not first.early else ()
         text = self._text(owner, frames, frame, site)
         return Saved(site, self.places.site(node, frame.module), text, tests, True, frame.scope is not frames[-1].scope)
@@ -176,7 +209,7 @@ class _Survey:
         """What a test asks beside the rank: the other parts of an ``and``."""
         test = condition.test
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and condition.holds:
-            yield from (each for each in test.values if not self.analysis.guards.is_rank(each, condition.frames))
+            yield from (each for each in test.values if not self._asks_rank(each, condition.frames))
 
     def _decide(self, event: Event, first: Condition | None) -> None:
         """Note the tests on the way to where processes meet that each may answer differently."""
@@ -193,18 +226,37 @@ class _Survey:
                 self.decisions[self.places.site(each.test, each.frames[-1].module)] = None
 
     def _may_differ(self, condition: Condition, loop: ast.AST) -> bool:
-        if self.analysis.guards.judge(condition, loop)[0] != "condition":
+        """Whether processes may answer a test differently: it is of what they compute, and none of them has sent."""
+        test, frames = condition.test, condition.frames
+        if self.analysis.guards.judge(condition, loop)[0] not in ("condition", "rank") or test is None:
             return False
-        test = condition.test
-        names = {"" if test is None else ast.unparse(test)}
-        for call in (each for each in walk(test) if isinstance(each, ast.Call)) if test is not None else ():
-            called = members(self.facts.evaluate(call.func, condition.frames))
+        varying = (
+            each for each in walk(test) if isinstance(each, ast.Name) and self.analysis.guards.varies(each, frames)
+        )
+        plain = not any(isinstance(each, (ast.Call, ast.Attribute)) for each in walk(test))
+        if plain and all(self._is_counted(each, frames[-1].module) for each in varying):
+            return False
+        names = {ast.unparse(test)}
+        for call in (each for each in walk(test) if isinstance(each, ast.Call)):
+            called = members(self.facts.evaluate(call.func, frames))
             names |= {ast.unparse(each.node) for each in called if isinstance(each, Function)}
         return not any(word in each for word in _SPREADING for each in names)
 
+    def _is_counted(self, name: ast.Name, module: ModuleFile) -> bool:
+        """Whether a name is a number that a loop, or a statement in it, counts up."""
+        for each in self.facts.bindings.writes(self.facts.bindings.owner(name.id, name, module), name.id):
+            if isinstance(each, (ast.For, ast.AsyncFor)):
+                target = each.target.elts[0] if isinstance(each.target, ast.Tuple) else each.target
+                counts = isinstance(each.iter, ast.Call) and (dotted(each.iter.func) or "").endswith(_COUNTING)
+                if not counts or dotted(target) != name.id:
+                    return False
+            elif not isinstance(getattr(each, "value", None), ast.Constant):
+                return False
+        return True
+
     def _text(self, node: ast.expr, frames: tuple[Frame, ...], wanted: Frame, site: Site) -> str:
         """What something is called in an outer frame, followed through what functions are given. Raises _Unfit."""
-        lost = _Unfit(f"what has the state was not followed to where all processes meet ({self._line(site)})", site)
+        lost = _Unfit("what has the state was not followed to where all processes meet", site)
         text = dotted(node)
         for index in range(len(frames) - 1, -1, -1):
             frame = frames[index]
@@ -268,6 +320,7 @@ class _Survey:
             all_decisions=tuple(self.decisions),
             heads=self.heads,
             agreeing=self.agreeing,
+            returned=self.returned,
         )
 
     def _owner(self, params: ast.expr, make: Event, wrap: Wrap) -> str:
@@ -356,9 +409,9 @@ class _Survey:
                 continue
             site, func = self.facts.site(event), event.node.func
             if not event.node.args or not isinstance(func, ast.Attribute) or dotted(func.value) is None:
-                raise _Unfit(f"what is loaded is not written in the call ({self._line(site)})", site)
+                raise _Unfit("what is loaded is not written in the call", site)
             if self._ranks(event):
-                raise _Unfit(f"one process alone loads it ({self._line(site)})", site)
+                raise _Unfit("one process alone loads it", site)
             text = (dotted(func.value) or "").removesuffix(".module")
             yield Loaded(self.places.site(event.node.args[0], event.module), text)
 
