@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from turbofix.editing.edit import Edit, Refuse
@@ -45,7 +46,8 @@ class Ranks:
         self.imports = {last.path: (last, following) for last, following in plan.imports}
         self.used: dict[Path, dict[str, str]] = {}
         self.helpers: dict[Path, list[str]] = {}
-        for name in ("atexit.register", "os.environ", "sys.stdout"):  # imports in this order
+        own = () if plan.owner is not None else ("atexit.register",)
+        for name in (*own, "os.environ", "sys.stdout"):  # imports in this order
             edit.name(name, plan.setup)
 
     # --- words
@@ -108,13 +110,20 @@ class Ranks:
                 self.before(at, *lines)
             for site, text in model.uses:
                 edit.replace(site, text)
-            for site in model.unwraps:
-                text, module = edit.text(site), edit.quoted("module", site)
-                edit.replace(site, f"getattr({text}, {module}, {text})")
+            self._unwrap(model.unwraps)
+        if plan.owner is not None:
+            told = edit.name("accelerate.utils.DataLoaderConfiguration", plan.owner, "accelerate.utils")
+            edit.argument(plan.owner, "dataloader_config", f"{told}(split_batches=True)")
+            self._unwrap(plan.unwraps)
         if own:
             self.before(plan.loop, self.several(plan.loop), *own)
         for each in plan.copied:
             self._replace_copies(each)
+
+    def _unwrap(self, sites: Iterable[Site]) -> None:
+        for site in sites:
+            text, module = self.edit.text(site), self.edit.quoted("module", site)
+            self.edit.replace(site, f"getattr({text}, {module}, {text})")
 
     def _replace_copies(self, copied: Copied) -> None:
         edit, at, world = self.edit, copied.call, self.word("world_size", copied.call)
@@ -147,11 +156,22 @@ class Ranks:
 
     def _share(self, data: Divided) -> None:
         edit, at, world = self.edit, data.loader, self.word("world_size", data.loader)
-        given, size = edit.text(data.dataset), edit.text(data.batch)
+        given, mapping = edit.text(data.dataset), edit.text(data.mapping) if data.mapping is not None else ""
+
+        def passed(name: str, site: Site | None, default: str) -> str:
+            """The text of an argument, or of what is unpacked."""
+            if name in data.in_mapping:
+                return f"{mapping}.get({edit.quoted(name, at)}, {default})"
+            return edit.text(site) if site is not None else default
+
+        size, shuffle = passed("batch_size", data.batch, "1"), passed("shuffle", data.shuffle, "False")
+        drop = passed("drop_last", data.drop_last, "False")
         told = edit.quoted("the batch size is no multiple of the number of processes", at)
         check = [f"    if {size if _PLAIN.fullmatch(size) else f'({size})'} % {world}:"]
         check += [f"        raise SystemExit({told})"]
         if data.stream:
+            if data.batch is None:
+                raise Refuse("the batch size of a stream is not written in the call of its loader")
             edit.replace(data.batch, self.divided(data.batch))
             self.before(at, self.several(at), *check)
             edit.replace(data.dataset, f"{self._shard(at)}({given}) if {world} > 1 else {given}")
@@ -162,26 +182,32 @@ class Ranks:
             edit.replace(data.dataset, own[0])
         sampler = edit.free_name("train_sampler", at)
         options = [own[0] if own else given]
-        shuffle = edit.text(data.shuffle) if data.shuffle is not None else "False"
         options += [] if data.shuffled else [f"shuffle={shuffle}"]
-        if data.drop_last is not None and edit.text(data.drop_last) != "False":
-            options += [f"drop_last={edit.text(data.drop_last)}"]
+        options += [f"drop_last={drop}"] if drop != "False" else []
         name = edit.name("torch.utils.data.distributed.DistributedSampler", at)
-        made = f"    {sampler} = {name}({', '.join(options)})"
+        made = [f"    {sampler} = {name}({', '.join(options)})"]
         several = self.several(at)
-        if data.both:
+        if data.in_mapping:
+            changed = {"batch_size": f"{size} // {world}", "shuffle": "False"}
+            new = [f"{edit.quoted(key, at)}: {text}" for key, text in changed.items() if key in data.in_mapping]
+            apart = edit.free_name("train_options", at)
+            lines += [f"{apart} = {mapping}"]
+            made += [f"    {apart} = {{**{mapping}, {', '.join(new)}}}"]
+            assert data.mapping is not None
+            edit.replace(data.mapping, apart)
+        if data.batch is not None and data.both:
             several = f"{several[:-1]} and {shuffle if _PLAIN.fullmatch(shuffle) else f'({shuffle})'}:"
-            whole = edit.free_name("per_process", at)
-            lines += [f"{whole} = {size}"]
-            made += f"\n    {whole} //= {world}"
-            edit.replace(data.batch, whole)
-        else:
+            share = edit.free_name("per_process", at)
+            lines += [f"{share} = {size}"]
+            made += [f"    {share} //= {world}"]
+            edit.replace(data.batch, share)
+        elif data.batch is not None:
             edit.replace(data.batch, self.divided(data.batch))
-        self.before(at, *lines, f"{sampler} = None", several, *check, *made.split("\n"))
+        self.before(at, *lines, f"{sampler} = None", several, *check, *made)
         if data.shuffle is not None and data.shuffled is not False:
             own_order = f"{sampler} is None"
             edit.replace(data.shuffle, own_order if data.shuffled else f"{shuffle} and {own_order}")
-        edit.argument(at, "sampler", sampler)
+        edit.argument(at, "sampler", sampler, spelled_out=True)
         for each in data.passes:
             read = f"{each.loader}.sampler"
             self.before(each.at, self.several(each.at), f"    {read}.set_epoch({each.epoch or f'{read}.epoch + 1'})")
@@ -226,6 +252,11 @@ class Ranks:
             lines += [f"    {shares} = [None] * {world}", f"    {gather}({shares}, {name})"]
             lines += [f"    {name}[:] = [sum(each) / {world} for each in zip(*{shares})]"]
         self.after(at, *lines)
+
+    def scale_sums(self) -> None:
+        """Gradients are averaged over the processes: of losses that are sums, each has a part of one."""
+        for site in self.plan.summed:
+            self.edit.insert_after(site, f" * {self.word('world_size', site)}")
 
     def agree(self) -> None:
         """What one process decides holds for all: numbers that are read may differ in their last digits."""
@@ -272,6 +303,17 @@ class Ranks:
     def set_up(self) -> None:
         """The group of processes in front of all else, and torchrun's numbers at the head of each file that asks."""
         edit, plan, at = self.edit, self.plan, self.plan.setup
+        lines = self._start() if plan.owner is None else []
+        lines += [f"if {self.word('rank', at)} > 0:"]
+        null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
+        lines += [f"    {edit.name('sys.stdout', at)} = {null}  # one process prints"]
+        if plan.logs:
+            lines += [f"    {edit.name('logging.disable', at)}({edit.name('logging.WARNING', at)})"]
+        self._write(lines)
+
+    def _start(self) -> list[str]:
+        """The lines that start the group of processes."""
+        edit, plan, at = self.edit, self.plan, self.plan.setup
         there = f"{edit.name('torch.cuda.is_available', at)}()"
         lines = [self.several(at), f"    if {there}:"]
         lines += [f"        {edit.name('torch.cuda.set_device', at)}({self.word('local_rank', at)})"]
@@ -286,11 +328,11 @@ class Ranks:
         seeds = {"torch": ("torch.manual_seed", ""), "random": ("random.seed", ""), "numpy": _NUMPY}
         for name, rest in (seeds[each] for each in plan.unseeded):
             lines += [f"    {edit.name(name, at)}({seed}[0]{rest})"]
-        lines += [f"if {self.word('rank', at)} > 0:"]
-        null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
-        lines += [f"    {edit.name('sys.stdout', at)} = {null}  # one process prints"]
-        if plan.logs:
-            lines += [f"    {edit.name('logging.disable', at)}({edit.name('logging.WARNING', at)})"]
+        return lines
+
+    def _write(self, lines: list[str]) -> None:
+        """Write these lines, and what the files ask for."""
+        edit, at = self.edit, self.plan.setup
         behind = at.path in self.imports and self.imports[at.path][1] == at
         for path, words in self.used.items():
             last, following = self.imports[path]

@@ -39,8 +39,8 @@ Use instead
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused for samplers of
-    the script's own, models that are called by another method, losses that are sums over a batch, sets of texts that
-    are gone through in an order which differs between processes, and notebooks.
+    the script's own, models that are called by another method, sums of losses beside means, sets of texts that are gone
+    through in an order which differs between processes, and notebooks.
 
 Risk
     equivalent: the same batches give the same gradients but for rounding; dropout draws other numbers in each process.
@@ -109,6 +109,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     ranks.wrap_models()
     ranks.share_data()
     ranks.add_up()
+    ranks.scale_sums()
     ranks.agree()
     ranks.do_once()
     ranks.set_up()

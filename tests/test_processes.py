@@ -341,11 +341,26 @@ def test_batch_norm_of_each_process_alone_is_named(script: Path) -> None:
     assert found.reason.endswith("; BatchNorm sees no more than its own process's share of a batch")
 
 
-@pytest.mark.parametrize("drawing", [(), BY_HAND])
-def test_noise_of_the_step_leaves_nothing_to_compare(script: Path, drawing: Edits) -> None:
-    noisy = edited(GOOD, *drawing, ("trained(inputs)", "trained(inputs + torch.randn_like(inputs))"))
-    script.write_text(in_one(noisy))
-    found = verified(script, noisy)
+def noisy(noise: str, drawing: Edits = ()) -> str:
+    """The good one, with noise in each step."""
+    return edited(GOOD, *drawing, ("trained(inputs)", f"trained(inputs + {noise})"))
+
+
+@pytest.mark.parametrize(
+    "noise", ["torch.randn_like(inputs)", "torch.rand(len(inputs), 1)", "torch.randint(0, 2, (len(inputs), 1))"]
+)
+def test_each_process_draws_for_its_share_what_one_draws_for_it(script: Path, noise: str) -> None:
+    script.write_text(in_one(noisy(noise)))
+    assert figure(verified(script, noisy(noise))) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("noise", "drawing"),
+    [("torch.randn_like(inputs)", BY_HAND), ("torch.randperm(len(inputs)).unsqueeze(1) / 9", ())],
+)
+def test_noise_that_no_share_can_be_told_of_leaves_nothing_to_compare(script: Path, noise: str, drawing: Edits) -> None:
+    script.write_text(in_one(noisy(noise, drawing)))
+    found = verified(script, noisy(noise, drawing))
     assert found.verdict == "inconclusive"
     assert found.reason.endswith("the training step draws random numbers, and each of the processes draws its own")
 

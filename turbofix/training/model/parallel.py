@@ -62,18 +62,21 @@ class Divided:
     """A loader whose batches are shared out: its call, data, batch size and order, as they are written.
 
     ``shuffle`` is None where it is not passed. ``stream``: its data are iterated, and have no numbers. ``both``: the
-    call also makes loaders that are not shuffled, for evaluations, which stay whole.
+    call also makes loaders that are not shuffled, for evaluations, which stay whole. ``mapping`` is one that the call
+    unpacks, which holds the arguments ``in_mapping``.
     """
 
     loader: Site
     dataset: Site
-    batch: Site
+    batch: Site | None
     shuffle: Site | None
     shuffled: bool | None  # None where it is decided when it runs
     drop_last: Site | None
     passes: tuple[Pass, ...]
     stream: bool = False
     both: bool = False
+    mapping: Site | None = None
+    in_mapping: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,9 @@ class Parallel:
     progress bars. ``downloads`` are statements that fetch data, ``loads`` those that read what was saved before.
     ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's size
     in steps. ``unseeded`` are the generators that nobody seeds; ``decisions`` are expressions that decide over the
-    rest of the training. ``logs``: it has messages logged.
+    rest of the training. ``summed`` are losses at a backward pass that are sums over a batch. ``logs``: it has messages
+    logged. ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then
+    saved or loaded.
     """
 
     setup: Site
@@ -132,6 +137,9 @@ class Parallel:
     sizes: tuple[Site, ...] = ()
     unseeded: tuple[str, ...] = ()
     decisions: tuple[Site, ...] = ()
+    summed: tuple[Site, ...] = ()
+    owner: Site | None = None
+    unwraps: tuple[Site, ...] = ()
     logs: bool = False
     hazard: Hazard | None = None
 

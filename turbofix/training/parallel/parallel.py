@@ -7,24 +7,34 @@ from collections.abc import Iterator
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
-from turbofix.domain.values import Made, members
+from turbofix.domain.trace import Event, LoopRecord
+from turbofix.domain.values import Const, Made, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
-from turbofix.training.model import Divided, Evaluation, Loader, Model, Parallel, Script, Step, Totals
+from turbofix.training.model import Divided, Evaluation, Loader, Model, Owner, Parallel, Script, Step, Totals
+from turbofix.training.parallel.accelerated import accelerated
 from turbofix.training.parallel.decisions import decisions
-from turbofix.training.parallel.once import Once, last_import
+from turbofix.training.parallel.once import Once, last_import, last_imports
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, wrapped
 from turbofix.training.script import is_guard
+from turbofix.training.steps.acts import loss_expression
 from turbofix.training.steps.regions import no_grad
 from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
+_COUNTED = regex(r"size|len\(|shape|batch|numel|\bbs\b")
+_COMPARED = regex(
+    r"\b(\w+) @ \1\.(T\b|t\(\))|(mm|matmul)\((\w+), \4\.(T\b|t\(\)|transpose\(0, 1|transpose\(1, 0)|cdist\((\w+), \6\b"
+    r"|(\w+)\.unsqueeze\([01]\), \7\.unsqueeze\([01]\)"
+)
+"""What a loss over pairs of samples looks like."""
+
 _SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy": ("numpy.random.seed",)}
 _SEEDING_ALL = ("seed", "seed_everything", "set_seed")
 
@@ -36,6 +46,7 @@ def parallel(  # noqa: PLR0913
     loaders: tuple[Loader, ...],
     steps: tuple[Step, ...],
     evaluations: tuple[Evaluation, ...],
+    owners: tuple[Owner, ...] = (),
 ) -> Parallel | None:
     """What several processes need; None where no steps of the program's own are seen."""
     first = script.trains_at or script.setup
@@ -45,6 +56,9 @@ def parallel(  # noqa: PLR0913
     try:
         if first is None:
             raise NotWrapped("where it is set up was not followed", setup)
+        _refuse(analysis)
+        if owners:
+            return accelerated(analysis, setup, owners[0], steps, evaluations)
         return _parallel(analysis, setup, models, loaders, steps, evaluations)
     except NotWrapped as found:
         return Parallel(setup, (), steps[0].loop.site, hazard=found.hazard)
@@ -59,7 +73,6 @@ def _parallel(  # noqa: PLR0913
     evaluations: tuple[Evaluation, ...],
 ) -> Parallel:
     facts, places = analysis.facts, analysis.facts.places
-    _refuse(analysis)
     copies = tuple(copied(analysis, models))
     whole = tuple(wrapped(analysis, models, steps))
     if not whole and not copies:
@@ -79,11 +92,7 @@ def _parallel(  # noqa: PLR0913
     whole_loop = facts.loops(facts.of("backward")[0])[0]
     return Parallel(
         setup,
-        tuple(
-            (places.site(each[0], module), places.site(each[1], module))
-            for module in modules
-            if (each := last_import(module)) is not None
-        ),
+        last_imports(analysis, modules),
         places.site(whole_loop.node, whole_loop.module),
         whole,
         copies,
@@ -102,8 +111,42 @@ def _parallel(  # noqa: PLR0913
         tuple(dict.fromkeys(sizes_read(analysis, tuple(shared), [record for _, record in records]))),
         tuple(_unseeded(analysis, modules)),
         tuple(decisions(analysis, [record for _, record in records])),
-        any("logging" in module.text for module in modules),
+        tuple(dict.fromkeys(_summed(analysis, [record for _, record in records]))),
+        logs=any("logging" in module.text for module in modules),
     )
+
+
+def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
+    """The losses that are sums over a batch, of which each process has a part. Raises NotWrapped for mixed ones."""
+    facts = analysis.facts
+    for record in records:
+        inside = facts.events_in(record.node)
+        asked = [event for event in inside if event.kind in ("criterion", "call") and not no_grad(event)]
+        sums = [event for event in asked if _reduction(event) == "sum"]
+        means = [event for event in asked if event.kind == "criterion" and _reduction(event) != "sum"]
+        if not sums or any(map(_is_shared_out, walk(record.node))):
+            continue
+        if means:
+            why = "a loss is a sum over the batch, and another one a mean: divide the sum by the batch's size"
+            raise NotWrapped(why, facts.site(sums[0]))
+        for event in inside:
+            loss = loss_expression(analysis, event) if event.kind == "backward" else None
+            if loss is not None:
+                yield facts.places.site(loss, event.module)
+
+
+def _reduction(event: Event) -> object:
+    """What a loss is told of its samples."""
+    told = [event.arguments] if event.arguments is not None else []
+    told += [each.arguments for each in members(event.receiver) if isinstance(each, Made) and each.kind == "criterion"]
+    values = (value for each in told for value in members(each.value("reduction")))
+    return next((each.value for each in values if isinstance(each, Const)), None)
+
+
+def _is_shared_out(node: ast.AST) -> bool:
+    """Whether something is divided by how many samples there are."""
+    divides = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+    return divides and _COUNTED.search(ast.unparse(node.right)) is not None  # type: ignore[attr-defined]
 
 
 def _evaluated(analysis: Analysis, data: tuple[Divided, ...], evaluations: tuple[Evaluation, ...]) -> Iterator[Totals]:
@@ -147,18 +190,14 @@ def _refuse(analysis: Analysis) -> None:
     entry = analysis.execution.entry
     if entry.path.suffix == ".ipynb":
         raise NotWrapped("torchrun starts scripts, no notebooks", places.site(entry.tree, entry))
-    for event in analysis.facts.of("criterion", "forward"):
-        given = event.arguments.get("reduction") if event.arguments is not None else None
-        summed = given is not None and any(getattr(each, "value", None) == "sum" for each in members(given.value))
-        made = any(
-            isinstance(each, Made)
-            and each.kind == "criterion"
-            and any(getattr(one, "value", None) == "sum" for one in members(each.arguments.value("reduction")))
-            for each in members(event.receiver)
+    for frame in analysis.facts.opened():
+        name = getattr(frame.scope, "name", "")
+        found = (
+            _COMPARED.search(ast.unparse(frame.scope)) if name and not isinstance(frame.scope, ast.ClassDef) else None
         )
-        if (summed or made) and not no_grad(event):
-            why = "a loss is a sum over the batch, of which each process has a part: divide it by the batch's size"
-            raise NotWrapped(why, analysis.facts.site(event))
+        if found is not None:
+            why = f"`{found[0]}` compares the samples of a batch with each other, and a process has its share alone"
+            raise NotWrapped(why, places.site(frame.scope, frame.module))
     for module in analysis.execution.modules.values():
         for node in _unordered(analysis, module):
             why = "the order of this set differs from process to process: sort it"

@@ -34,16 +34,17 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Div
     site, given = loader.site, loader.argument
     if loader.subclass is not None:
         raise NotWrapped(f"`{loader.subclass}` is a loader of which it is not known how it is shared out", site)
-    if loader.unpacks or loader.open_mapping:
-        raise NotWrapped("a mapping that is unpacked may hold its batch size and its order", site)
+    if len(loader.unpacks) > 1 or loader.open_mapping:
+        raise NotWrapped("mappings that are unpacked may hold its batch size and its order", site)
+    mapping = loader.unpacks[0] if loader.unpacks else None
     for name in ("sampler", "batch_sampler"):
         if given(name).state != "absent" and given(name).values != (None,):
             raise NotWrapped(f"its `{name}` chooses the samples, and every process would be given the same ones", site)
     dataset, batch, shuffle, drop = map(given, ("dataset", "batch_size", "shuffle", "drop_last"))
-    if dataset.site is None or batch.site is None or batch.site.path != site.path:
-        raise NotWrapped(
-            "its data or its batch size are not written in its call, and a batch cannot be shared out", site
-        )
+    unpacked = frozenset(loader.mapping_entries) if mapping is not None else frozenset[str]()
+    written = "batch_size" in unpacked or (batch.site is not None and batch.site.path == site.path)
+    if dataset.site is None or "dataset" in unpacked or not written:
+        raise NotWrapped("its data or its batch size are not written in its call, and cannot be shared out", site)
     if batch.values == (1,):
         raise NotWrapped("a batch of one sample cannot be shared out: accumulate gradients, or take larger ones", site)
     both = loader.role == "both" and shuffle.site is not None and shuffle.state not in ("value", "option")
@@ -54,13 +55,15 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Div
     return Divided(
         site,
         dataset.site,
-        batch.site,
-        shuffle.site,
-        shuffled,
-        drop.site,
+        None if "batch_size" in unpacked else batch.site,
+        None if "shuffle" in unpacked else shuffle.site,
+        None if "shuffle" in unpacked else shuffled,
+        None if "drop_last" in unpacked else drop.site,
         passes,
         stream=loader.dataset.kind == "iterable",
         both=both,
+        mapping=mapping,
+        in_mapping=unpacked & {"batch_size", "shuffle", "drop_last"},
     )
 
 

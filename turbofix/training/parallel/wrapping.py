@@ -22,7 +22,7 @@ from turbofix.source.site import Site
 from turbofix.training.model import Copied, Hazard, Model, Step, Wrapped
 from turbofix.training.objects import called_through, models_in, outermost
 from turbofix.training.steps.discarded import is_updated_by
-from turbofix.training.steps.regions import no_grad
+from turbofix.training.steps.regions import surely_no_grad
 
 COPYING = "torch.nn.DataParallel"
 _SAFE = frozenset(
@@ -63,7 +63,7 @@ def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ..
         loop = next(
             (each.node for each in facts.loops(event) if _trains(analysis, each.node, each.module, steps)), None
         )
-        if loop is None or no_grad(event):
+        if loop is None or surely_no_grad(event):
             continue
         through = called_through(analysis, event, loop)
         for value in (through,) if through is not None else models_in(event.receiver):

@@ -65,6 +65,8 @@ def _verify(order: dict[str, Any], say: Say) -> int:
     chance = neutral.Chance(order["seed"])
     neutral.seed_everything(chance, order.get("shift", 0))
     neutral.draw_in_order()
+    if order.get("processes"):
+        neutral.draw_for_all(chance, order["rank"])
     if torch.cuda.is_available():
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
