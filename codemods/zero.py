@@ -51,6 +51,7 @@ from turbofix.training.evidence import of_optimizer
 from turbofix.training.model import Framework, Hazard, Optimizer, Sharding, TrainingProgram
 
 from ._sharding import Shares
+from ._stages import under_deepspeed
 
 codemod = Codemod(
     __name__,
@@ -91,6 +92,8 @@ class Plan:
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Optimizers of which every process keeps the whole state."""
     stage = program.target.zero
+    if stage and program.framework is Framework.DEEPSPEED:
+        yield from under_deepspeed(codemod, program, stage)
     if not stage or program.framework is not Framework.PYTORCH or is_sharded(program):
         return
     for each in program.shardings:

@@ -182,6 +182,24 @@ class Wrap:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """What ``deepspeed.initialize`` is told of ZeRO: its ``call``, and the mapping that tells it.
+
+    ``place`` is that mapping (of a configuration file: the last value in it), ``section`` the one of ZeRO in it, each
+    None where it is not seen. ``stage`` is what stands there, at ``at``. ``numbers`` are the other settings that are
+    whole numbers or flags, ``steps`` the class of the optimizer that the engine is given, if it is torch's.
+    """
+
+    call: Site
+    place: Site | None = None
+    section: Site | None = None
+    stage: int | None = None
+    at: Site | None = None
+    numbers: tuple[tuple[str, int], ...] = ()
+    steps: str | None = None
+
+
+@dataclass(frozen=True)
 class Sharding:
     """An optimizer of a training in several processes, and what has to change where they share out its state.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from turbofix.training.model.frameworks import Framework, Owner, Training
     from turbofix.training.model.models import Attention, Formula, Listed, Model, Repeated, Wrapping
     from turbofix.training.model.optimizers import OldName, Optimizer, Scaler
-    from turbofix.training.model.parallel import Parallel, Sharding
+    from turbofix.training.model.parallel import Parallel, Sharding, Stage
     from turbofix.training.model.steps import Averaging, Evaluation, Region, Sampling, Step
 
 
@@ -258,6 +258,7 @@ class TrainingProgram:
     held: tuple[Held, ...] = ()  # what keeps it on the CPU although it moves by a device
     parallel: Parallel | None = None  # what several processes need, where it is for several GPUs
     shardings: tuple[Sharding, ...] = ()  # of its optimizers, where these are asked for and it has several processes
+    stages: tuple[Stage, ...] = ()  # what DeepSpeed is told of ZeRO
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
     habits: tuple[InPlace, ...] = ()  # what it does right, as far as a table tells
     overlooked: tuple[Overlooked, ...] = ()  # what a table tells of its text alone
