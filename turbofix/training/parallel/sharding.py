@@ -10,7 +10,7 @@ from turbofix.dataflow.guards import Condition
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
-from turbofix.domain.values import Function, Instance, Made, Mapping, Opaque, Sequence, Value, members
+from turbofix.domain.values import Function, Instance, Made, Mapping, Opaque, Sequence, Value, flatten, members
 from turbofix.library.tables import parameters_of
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, parameters
@@ -394,6 +394,11 @@ class _Survey:
                 where = self.facts.site(event)
                 why = "one process alone calls the model, and would wait for the shares of the others for ever"
                 raise _Unfit(why, where)
+        for event in self.facts.of("save"):
+            if any(one is self.models[0] for part in flatten(event.receiver) for one in models_in(part)):
+                raise _Unfit(
+                    "the model itself is saved, with no more than this process's share", self.facts.site(event)
+                )
         for event in self.facts.of("call", "load"):
             state = event.name.rpartition(".")[2] in ("state_dict", "load_state_dict")
             if state and any(isinstance(each, Made) and each.qualname == PARALLEL for each in members(event.receiver)):
