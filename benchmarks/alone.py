@@ -101,6 +101,7 @@ CASES = (
     case("ddp", "mnist_flat.py"),
     case("no-sync", "ddp_points.py"),
     case("ddp-flags", "ddp_points.py"),
+    case("zero", "ddp_points.py"),
     # waits and the rest
     case("defer-item", "rnn_lm.py"),
     case("throttle-logging", "seq2seq.py", "--epochs", "2"),
@@ -143,7 +144,7 @@ class Outcome:
 
 def planned(case: Case, python: str | None = None) -> Request | None:
     """What the codemod makes of the training; None where it rewrites nothing there."""
-    chosen = Chosen(select=(case.codemod, *case.beside), risk=Risk.RECIPE, likely=True, gpus=2)
+    chosen = Chosen(select=(case.codemod, *case.beside), risk=Risk.RECIPE, likely=True, gpus=2, zero=1)
     try:
         request = plan_verification(case.path, case.args, chosen, Options(timeout=TIMEOUT, python=python), Workspace())
     except NothingToChange:

@@ -74,6 +74,8 @@ ENGINES = "an engine that the script may be started with (DeepSpeed, FSDP) has a
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Steps that add gradients up, and send them from process to process with each micro-batch."""
+    if program.target.zero > 1:  # `fully_shard` takes the place of what `no_sync` is a method of
+        return
     for step in program.steps:
         found, groups = step.reduction, step.accumulation
         if found is None:

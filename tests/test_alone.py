@@ -29,7 +29,7 @@ def test_every_codemod_acts_on_its_training() -> None:
     alone_there = [each for each in CASES if not each.beside]
     found = analyze(
         sorted({each.path for each in alone_there}),
-        Chosen(select=tuple({each.codemod for each in alone_there}), risk=Risk.RECIPE, likely=True, gpus=2),
+        Chosen(select=tuple({each.codemod for each in alone_there}), risk=Risk.RECIPE, likely=True, gpus=2, zero=1),
         Workspace(),
     )
     acts = {(each.codemod, each.site.path) for each in found.findings if found.applies(each)}

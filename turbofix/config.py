@@ -45,6 +45,7 @@ class Settings:
     assume: tuple[str, ...] = ()
     gpu: str | None = None
     gpus: int | None = None
+    zero: int | None = None
     torch_version: tuple[int, int] | None = None
     exclude: tuple[str, ...] = ()
     per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -208,6 +209,16 @@ def parse_gpus(value: object) -> int:
     return value
 
 
+def parse_zero(value: object) -> int:
+    """A stage of ZeRO. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value not in (1, 2, 3):
+        raise ValueError(
+            f"{value!r} is no stage of ZeRO: write 1 (the optimizer's state is shared out), 2 (gradients, too) or "
+            "3 (parameters, too)"
+        )
+    return value
+
+
 def parse_torch_version(value: object) -> tuple[int, int]:
     """``"2.4"`` or ``"2.4.1"`` as ``(2, 4)``. Raises ValueError."""
     match = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)*", value) if isinstance(value, str) else None
@@ -224,6 +235,7 @@ _KEYS: Mapping[str, Callable[[object], object]] = {
     "assume": _assumed,
     "gpu": parse_gpu,
     "gpus": parse_gpus,
+    "zero": parse_zero,
     "torch-version": parse_torch_version,
     "exclude": _names,
     "per-file-ignores": _patterns,
@@ -269,6 +281,10 @@ def capability(gpu: str) -> tuple[int, int] | None:
     return _CAPABILITIES[name]
 
 
+SHARDS_SINCE = (2, 6)
+"""The torch that brought ``fully_shard``: who asks for stage 2 or 3, and names no version, has it."""
+
+
 def target(settings: Settings, entry: Path, root: Path) -> Target:
     """What the rewritten ``entry`` must run on: the settings', else what machine and project say, else Ampere and 2.4.
 
@@ -280,10 +296,11 @@ def target(settings: Settings, entry: Path, root: Path) -> Target:
     required = required_version("torch", folder, root) if settings.torch_version is None else None
     return Target(
         chosen or installed_capability() or default.capability,
-        settings.torch_version or required or default.torch,
+        settings.torch_version or required or (SHARDS_SINCE if (settings.zero or 0) > 1 else default.torch),
         default.torch if required is not None and required < default.torch else None,
         tuple((name, old) for name, pattern in OTHERS.items() if (old := required_version(pattern, folder, root))),
         settings.gpus or 1,
+        settings.zero or 0,
     )
 
 

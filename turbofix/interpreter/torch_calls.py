@@ -110,6 +110,11 @@ def apex_initialize(interp: Interpreter, qualname: str, arguments: Arguments, no
 def deepspeed_initialize(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     engine = interp.make("deepspeed.DeepSpeedEngine", "engine", arguments, node, arguments.value("model", 1))
     engine.device = "conditional"  # DeepSpeed chooses: it runs on CPUs and other accelerators too
+    told = arguments.get("config", 10) or arguments.get("config_params", 12)
+    if told is not None:
+        from turbofix.interpreter.brains.config_files import told_at
+
+        engine.attributes["config"] = told_at(interp, told)
     optimizer = arguments.value("optimizer", 2) or interp.opaque("deepspeed.optimizer", "call", node)
     data = arguments.value("training_data", 4)
     loader: Value = NONE

@@ -59,6 +59,8 @@ from turbofix.training.models.wrappings import wrappings
 from turbofix.training.objects import models
 from turbofix.training.optimizers.optimizer import optimizers
 from turbofix.training.parallel.parallel import parallel
+from turbofix.training.parallel.sharding import shardings
+from turbofix.training.parallel.stages import stages
 from turbofix.training.parallel.wrapping import COPYING
 from turbofix.training.precision import precision, settings
 from turbofix.training.script import script
@@ -173,6 +175,8 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         )
         if framework in (Framework.PYTORCH, Framework.ACCELERATE) and _is_for_several(analysis, target)
         else None,
+        shardings=tuple(shardings(analysis, made, known_models)) if target.zero and trains else (),
+        stages=tuple(stages(analysis)) if framework is Framework.DEEPSPEED else (),
         unplaced=unplaced(analysis, steps, evaluations, known_models, framework),
         habits=tuple(habits(analysis, steps)) if trains else (),
         overlooked=tuple(overlooked(analysis, (*steps, *evaluations)))

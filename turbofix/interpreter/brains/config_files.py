@@ -241,6 +241,13 @@ def load_file(interp: Interpreter, qualname: str, arguments: Arguments, node: as
     return _of_file(interp, file) if file is not None else otherwise
 
 
+def told_at(interp: Interpreter, given: Passed) -> Value:
+    """What the file holds whose path a call is given; what it is given itself, where that names no file."""
+    names = any(name.endswith(SUFFIXES) for name in _named(interp, given.value, given.node))
+    file = _chosen(interp, given) if names and not any(type(each) is Mapping for each in members(given.value)) else None
+    return _of_file(interp, file) if file is not None else given.value
+
+
 def _of_file(interp: Interpreter, file: ConfigFile) -> Value:
     value = _value(interp, file, file.top, "")
     return _resolved(value, value)

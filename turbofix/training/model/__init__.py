@@ -67,9 +67,14 @@ from turbofix.training.model.optimizers import StateSave as StateSave
 from turbofix.training.model.parallel import Copied as Copied
 from turbofix.training.model.parallel import Divided as Divided
 from turbofix.training.model.parallel import Drawn as Drawn
+from turbofix.training.model.parallel import Loaded as Loaded
 from turbofix.training.model.parallel import Parallel as Parallel
 from turbofix.training.model.parallel import Pass as Pass
+from turbofix.training.model.parallel import Saved as Saved
+from turbofix.training.model.parallel import Sharding as Sharding
+from turbofix.training.model.parallel import Stage as Stage
 from turbofix.training.model.parallel import Totals as Totals
+from turbofix.training.model.parallel import Wrap as Wrap
 from turbofix.training.model.parallel import Wrapped as Wrapped
 from turbofix.training.model.program import Modules as Modules
 from turbofix.training.model.program import Overlooked as Overlooked

@@ -142,3 +142,87 @@ class Parallel:
     unwraps: tuple[Site, ...] = ()
     logs: bool = False
     hazard: Hazard | None = None
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A ``state_dict()`` that the first process writes to a file: the call, and what it is called on at ``at``.
+
+    ``at`` is the last statement on the way to it that all processes reach, ``tests`` are what it asks beside the rank.
+    ``apart``: the first process alone makes the call; ``far``: in another function than that of ``at``.
+    """
+
+    call: Site
+    at: Site
+    text: str
+    tests: tuple[str, ...] = ()
+    apart: bool = False
+    far: bool = False
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A ``load_state_dict(state)`` of something that is shared out: the argument, and what it is called on."""
+
+    state: Site
+    text: str
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """The call of ``DistributedDataParallel`` that is replaced, its module, and whether it comes before the optimizer.
+
+    ``alone``: the statement that does nothing but to wrap, and can go.
+    """
+
+    call: Site
+    module: Site
+    before: bool
+    alone: Site | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What ``deepspeed.initialize`` is told of ZeRO: its ``call``, and the mapping that tells it.
+
+    ``place`` is that mapping (of a configuration file: the last value in it), ``section`` the one of ZeRO in it, each
+    None where it is not seen. ``stage`` is what stands there, at ``at``. ``numbers`` are the other settings that are
+    whole numbers or flags, ``steps`` the class of the optimizer that the engine is given, if it is torch's.
+    """
+
+    call: Site
+    place: Site | None = None
+    section: Site | None = None
+    stage: int | None = None
+    at: Site | None = None
+    numbers: tuple[tuple[str, int], ...] = ()
+    steps: str | None = None
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """An optimizer of a training in several processes, and what has to change where they share out its state.
+
+    ``names`` are the parameters of its class; ``returned``: a function builds it and gives it back. ``states`` are
+    where its state is saved, ``decisions`` the tests on the way there that processes may answer differently. The rest
+    is for sharing out parameters, too: ``weights`` are where the model is saved, ``loads`` where states are loaded,
+    ``modules`` the reads of what is wrapped, ``heads`` the last imports of the files and what follows them,
+    ``agreeing`` functions of theirs by which the first process decides. ``hazard`` is in the way of all, ``whole`` of
+    that. ``model`` is what the model is called at the optimizer.
+    """
+
+    optimizer: Site
+    names: tuple[str, ...] = ()
+    states: tuple[Saved, ...] = ()
+    decisions: tuple[Site, ...] = ()
+    hazard: Hazard | None = None
+    model: str = ""
+    wrap: Wrap | None = None
+    weights: tuple[Saved, ...] = ()
+    loads: tuple[Loaded, ...] = ()
+    modules: tuple[Site, ...] = ()
+    all_decisions: tuple[Site, ...] = ()
+    heads: tuple[tuple[Site, Site], ...] = ()
+    agreeing: tuple[tuple[Site, str], ...] = ()
+    returned: bool = False
+    whole: Hazard | None = None

@@ -31,7 +31,23 @@ class Moment:
 
 
 def copies(tensors: Iterable[Tensor]) -> list[Tensor]:
-    return [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+    return [_whole(tensor.detach()).to("cpu", copy=True) for tensor in tensors]
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """A tensor of which processes may have shares (a ``DTensor``): all of them have to ask."""
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
+
+
+def _share(whole: Tensor, like: Any) -> Tensor:
+    """What a process has of a tensor, where it has a share of ``like``."""
+    if not hasattr(like, "placements"):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    whole = whole.to(like.device, like.dtype)
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def parameters_of(optimizer: Any) -> list[Tensor]:
@@ -45,7 +61,7 @@ def gradients_of(optimizer: Any) -> list[Tensor | None]:
     for parameter in parameters_of(optimizer):
         gradient = parameter.grad
         if gradient is not None:
-            gradient = gradient.detach()
+            gradient = _whole(gradient.detach())
             gradient = (gradient.to_dense() if gradient.is_sparse else gradient).to("cpu", copy=True)
             if scale is not None:
                 gradient /= float(scale)
@@ -87,7 +103,7 @@ class Names:
             if id(parameter) in holders:
                 root, _ = holders[id(parameter)]
                 if id(root) not in labels:
-                    kind = type(root).__name__
+                    kind = type(root).__name__.removeprefix("FSDP")  # what `fully_shard` makes of a class
                     count = sum(name.split("#")[0] == kind for name in labels.values())
                     labels[id(root)] = kind if not count else f"{kind}#{count + 1}"
                 self._roots[id(root)] = root
@@ -270,7 +286,7 @@ def lend(optimizer: Any, moment: Moment, reference: Moment) -> list[tuple[Tensor
             continue
         lent.append((own, own.detach().clone()))
         moment.lent.add(theirs)
-        own.detach().copy_(other if scale is None else other * float(scale))
+        own.detach().copy_(_share(other if scale is None else other * float(scale), own))
     return lent
 
 
@@ -286,7 +302,7 @@ def reset(optimizer: Any, names: Sequence[str], buffers: dict[str, Tensor], refe
     with torch.no_grad():
         for ours, theirs in pairs:
             if parameters[theirs].shape == reference.after[ours].shape:
-                parameters[theirs].copy_(reference.after[ours])
+                parameters[theirs].copy_(_share(reference.after[ours], parameters[theirs]))
         for name, buffer in buffers.items():
             value = reference.buffers.get(name)
             if value is not None and value.shape == buffer.shape:
@@ -300,7 +316,7 @@ def disturb(optimizer: Any, step: int) -> None:
             if parameter.is_floating_point():
                 chance = torch.Generator().manual_seed(step * 100_003 + place)  # the script's own stays where it is
                 noise = torch.rand(parameter.shape, generator=chance).mul_(2).sub_(1).mul_(tolerances.ROUNDING)
-                parameter.add_(parameter * noise.to(parameter.device, parameter.dtype))
+                parameter.add_(parameter * _share(noise.to(parameter.device, parameter.dtype), parameter))
 
 
 def advance(optimizer: Any, names: Sequence[str], reference: Moment) -> None:
@@ -311,7 +327,7 @@ def advance(optimizer: Any, names: Sequence[str], reference: Moment) -> None:
     for ours, theirs in pairs:
         gradient = reference.gradients[ours]
         parameter = parameters[theirs]
-        parameter.grad = None if gradient is None else gradient.to(parameter.device, parameter.dtype)
+        parameter.grad = None if gradient is None else _share(gradient.to(parameter.device, parameter.dtype), parameter)
     type(optimizer).step(optimizer)
     for parameter, gradient in zip(parameters, kept, strict=False):
         parameter.grad = gradient
