@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import enum
 import functools
@@ -461,7 +462,8 @@ def verify(  # noqa: PLR0913
                 f"there is no file {shown(candidate)} to compare with; if this is an argument of the script, put "
                 "`--` before it"
             )
-        return verifying.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
+        request = verifying.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
+        return dataclasses.replace(request, gpus=gpus or 1)
 
     output = telling.Output(Format(output_format.value), output_file, verbose=verbose, quiet=quiet)
     code, kept = running.verified(plan, options, output, gpu, Wanted(report))

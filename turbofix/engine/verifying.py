@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turbofix import registry
-from turbofix.assumptions import compare
+from turbofix.assumptions import SHARED_OUT, compare
 from turbofix.engine import pipeline
 from turbofix.engine.project import Chosen, encode, error_in_cell, rewrite, shown
 from turbofix.engine.reports import FileReport, Rewriting
@@ -90,6 +90,7 @@ def plan_verification(
                         claims=tuple(each for each in codemod.assumes if each.check == compare("rounded")),
                         void=tuple(made_void(rewriting)),
                         mends=codemod.mends,
+                        shares=SHARED_OUT in codemod.assumes,
                     )
                 )
         return tuple(made)
@@ -97,7 +98,8 @@ def plan_verification(
     first = stages(frozenset())
     if not first:
         raise NothingToChange(f"{shown(path)}: there is nothing to verify, since apply would change nothing")
-    return replace(Request(path, tuple(args), first, options, stages), **_as_a_script(source))
+    gpus = chosen.settings(path.parent).gpus or 1
+    return replace(Request(path, tuple(args), first, options, stages, gpus=gpus), **_as_a_script(source))
 
 
 def plan_profile(script: Path, args: Sequence[str], chosen: Chosen, options: Options, workspace: Workspace) -> Request:
@@ -108,7 +110,8 @@ def plan_profile(script: Path, args: Sequence[str], chosen: Chosen, options: Opt
         return plan_verification(script, args, chosen, options, workspace)
     except NothingToChange:
         path = Path(os.path.abspath(script))
-        return replace(Request(path, tuple(args), options=options), **_as_a_script(workspace.source(path)))
+        gpus = chosen.settings(path.parent).gpus or 1
+        return replace(Request(path, tuple(args), options=options, gpus=gpus), **_as_a_script(workspace.source(path)))
 
 
 def made_void(rewriting: Rewriting) -> Iterator[str]:

@@ -56,7 +56,8 @@ class Stage:
     changed, ``after`` names codemods that must come before it, ``together`` those without which it gains nothing, nor
     they without it; ``for_speed`` says that it has no other purpose. ``assumes`` is what its likely findings rest on,
     ``proven`` whether it has others, too, ``claims`` what analysis takes to hold of them. ``void`` tells of findings
-    that the stages have made void. ``mends``: the script stops without it.
+    that the stages have made void. ``mends``: the script stops without it, ``shares``: it shares batches out among
+    several GPUs.
     """
 
     codemod: str | None
@@ -71,6 +72,7 @@ class Stage:
     claims: tuple[Assumption, ...] = ()
     void: tuple[str, ...] = ()
     mends: bool = False
+    shares: bool = False
 
 
 NOTEBOOK = ".ipynb"
@@ -86,7 +88,7 @@ class Request:
     what else is left out); it is None when a candidate was given. ``without`` is left out for good. ``texts`` are run
     in place of files as they are: the Python of a notebook, and what had to be mended before it runs; ``told`` says
     where a line of a notebook is, in words behind the file's name. ``card`` is the GPU that there is an estimate for,
-    where there is none to measure on.
+    where there is none to measure on, ``gpus`` how many of it.
     """
 
     script: Path
@@ -98,6 +100,7 @@ class Request:
     texts: Mapping[Path, bytes] = field(default_factory=dict)
     told: Callable[[bytes, int], str] | None = None
     card: Card | None = None
+    gpus: int = 1
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from turbofix.estimate.several import Several
 from turbofix.estimate.step import Estimate
 from turbofix.estimate.step import Interval as Interval  # noqa: PLC0414  (handed on to all rooms of runs)
 from turbofix.records import dataclass
@@ -78,7 +79,8 @@ class Verification:
     ``kept`` holds the files that survived (absolute path -> content), ``isolation`` the level that held the user's
     files, ``notes`` what a reader must know beside the verdict, ``scratch`` the folder when it was kept. ``estimate``
     is what was kept brings on a card that is not here, where the script as it is takes ``estimate_before``.
-    ``agreement`` has the steps of both, where they were compared one by one.
+    ``agreement`` has the steps of both, where they were compared one by one; ``cards`` is what was kept on several
+    cards, where more than one is asked for.
     """
 
     verdict: str
@@ -97,6 +99,7 @@ class Verification:
     estimate_before: Estimate | None = None
     agreement: tuple[Agreed, ...] = ()
     script: str = ""
+    cards: Several | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -113,6 +116,7 @@ class Verification:
             "isolation": self.isolation,
             "notes": list(self.notes),
             "script": self.script,
+            "cards": self.cards.to_json() if self.cards else None,
         }
 
 
