@@ -176,6 +176,12 @@ Gpus = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="How many GPUs are to train together, one process each. [default: 1]"),
 ]
+Stages = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="In how many stages, one process each, to keep a model's layers. [default: 1]"
+    ),
+]
 TorchVersion = Annotated[
     str | None,
     typer.Option(
@@ -284,11 +290,22 @@ def choose(  # noqa: PLR0913
     likely: bool = False,
     observed: Path | None = None,
     gpus: int | None = None,
+    pipeline: int | None = None,
 ) -> Chosen:
     """The command line's part of the settings."""
     version = parse_torch_version(torch_version) if torch_version else None
     seen = read_observed(observed) if observed is not None else None
-    return Chosen(split_names(select), split_names(ignore), risk, gpu, version, likely=likely, observed=seen, gpus=gpus)
+    return Chosen(
+        split_names(select),
+        split_names(ignore),
+        risk,
+        gpu,
+        version,
+        likely=likely,
+        observed=seen,
+        gpus=gpus,
+        pipeline=pipeline,
+    )
 
 
 def split_names(values: Sequence[str] | None) -> tuple[str, ...]:
@@ -331,6 +348,7 @@ def analyze(  # noqa: PLR0913
     likely: Likely = False,
     gpu: Gpu = None,
     gpus: Gpus = None,
+    pipeline: Stages = None,
     torch_version: TorchVersion = None,
     output_format: OutputFormat = None,
     output_file: OutputFile = None,
@@ -343,7 +361,9 @@ def analyze(  # noqa: PLR0913
 ) -> int:
     """List what slows the training program down, and what is already done right."""
     refuse_script_arguments(context)
-    chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely, observed=observed, gpus=gpus)
+    chosen = choose(
+        select, ignore, risk, gpu, torch_version, likely=likely, observed=observed, gpus=gpus, pipeline=pipeline
+    )
     output = telling.Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
     return telling.told_findings(paths, chosen, output, jobs, exit_zero=exit_zero)
 
@@ -361,6 +381,7 @@ def apply(  # noqa: PLR0913
     likely: Likely = False,
     gpu: Gpu = None,
     gpus: Gpus = None,
+    pipeline: Stages = None,
     torch_version: TorchVersion = None,
     output_format: OutputFormat = None,
     output_file: OutputFile = None,
@@ -383,7 +404,9 @@ def apply(  # noqa: PLR0913
 ) -> int:
     """Print the rewrite as a diff, or write it (--write); with --verify SCRIPT -- ARGS only what runs bear out."""
     output = telling.Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
-    chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely, observed=observed, gpus=gpus)
+    chosen = choose(
+        select, ignore, risk, gpu, torch_version, likely=likely, observed=observed, gpus=gpus, pipeline=pipeline
+    )
     if verify:
         if paths is None or len(paths) != 1 or Path(paths[0]).is_dir():
             raise ConfigError("--verify runs one script: turbofix apply --verify SCRIPT -- ARGS")
@@ -432,6 +455,7 @@ def verify(  # noqa: PLR0913
     risk: MaximumRisk = None,
     gpu: Gpu = None,
     gpus: Gpus = None,
+    pipeline: Stages = None,
     torch_version: TorchVersion = None,
     steps: Steps = None,
     repeats: Repeats = None,
@@ -450,7 +474,7 @@ def verify(  # noqa: PLR0913
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also say what a run that failed wrote.")] = False,
 ) -> int:
     """Run the script as it is and as rewritten, and compare learning, speed and memory; its arguments follow `--`."""
-    chosen = choose(select, ignore, risk, gpu, torch_version, gpus=gpus)
+    chosen = choose(select, ignore, risk, gpu, torch_version, gpus=gpus, pipeline=pipeline)
     options = options_of_runs(context)
     arguments = script_arguments(context)
 
@@ -482,6 +506,7 @@ def profile(  # noqa: PLR0913
     risk: MaximumRisk = None,
     gpu: Gpu = None,
     gpus: Gpus = None,
+    pipeline: Stages = None,
     torch_version: TorchVersion = None,
     timeout: Timeout = None,
     python: Python = None,
@@ -504,7 +529,7 @@ def profile(  # noqa: PLR0913
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also say what each run took.")] = False,
 ) -> int:
     """Show where a training step's time goes, and what each change would bring; the script's arguments follow `--`."""
-    chosen = choose(select, ignore, risk, gpu, torch_version, gpus=gpus)
+    chosen = choose(select, ignore, risk, gpu, torch_version, gpus=gpus, pipeline=pipeline)
     options = options_of_runs(context)
     request = verifying.plan_profile(script, script_arguments(context), chosen, options, Workspace())
     output = telling.Output(Format(output_format.value), output_file, verbose=verbose, quiet=quiet)

@@ -56,6 +56,7 @@ class Chosen:
     without: frozenset[str] = frozenset()
     observed: Observed | None = None
     gpus: int | None = None
+    pipeline: int | None = None
 
     def settings(self, folder: Path) -> Settings:
         """The settings that hold in ``folder``, with the command line's on top. Raises ConfigError."""
@@ -65,6 +66,7 @@ class Chosen:
             risk=self.risk,
             gpu=self.gpu,
             gpus=self.gpus,
+            pipeline=self.pipeline,
             torch_version=self.torch_version,
             likely=self.likely or None,
         )

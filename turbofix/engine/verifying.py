@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turbofix import registry
-from turbofix.assumptions import SHARED_OUT, compare
+from turbofix.assumptions import compare
 from turbofix.engine import pipeline
 from turbofix.engine.project import Chosen, encode, error_in_cell, rewrite, shown
 from turbofix.engine.reports import FileReport, Rewriting
@@ -90,7 +90,7 @@ def plan_verification(
                         claims=tuple(each for each in codemod.assumes if each.check == compare("rounded")),
                         void=tuple(made_void(rewriting)),
                         mends=codemod.mends,
-                        shares=SHARED_OUT in codemod.assumes,
+                        shares=codemod.shares,
                     )
                 )
         return tuple(made)

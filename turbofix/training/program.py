@@ -58,6 +58,7 @@ from turbofix.training.models.wrappings import wrappings
 from turbofix.training.objects import models
 from turbofix.training.optimizers.optimizer import optimizers
 from turbofix.training.parallel.parallel import parallel
+from turbofix.training.parallel.stages import staged
 from turbofix.training.parallel.wrapping import COPYING
 from turbofix.training.precision import precision, settings
 from turbofix.training.script import script
@@ -169,6 +170,9 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         held=held if trains else (),
         parallel=parallel(analysis, script(analysis), known_models, tuple(read), steps)
         if framework is Framework.PYTORCH and _is_for_several(analysis, target)
+        else None,
+        staged=staged(analysis, script(analysis), known_models, steps)
+        if framework is Framework.PYTORCH and target.pipeline > 1
         else None,
         unplaced=unplaced(analysis, steps, evaluations, known_models, framework),
         habits=tuple(habits(analysis, steps)) if trains else (),

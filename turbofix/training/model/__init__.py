@@ -69,6 +69,7 @@ from turbofix.training.model.parallel import Divided as Divided
 from turbofix.training.model.parallel import Drawn as Drawn
 from turbofix.training.model.parallel import Parallel as Parallel
 from turbofix.training.model.parallel import Pass as Pass
+from turbofix.training.model.parallel import Staged as Staged
 from turbofix.training.model.parallel import Totals as Totals
 from turbofix.training.model.parallel import Wrapped as Wrapped
 from turbofix.training.model.program import Modules as Modules

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from turbofix.training.model.frameworks import Framework, Owner, Training
     from turbofix.training.model.models import Attention, Formula, Listed, Model, Repeated, Wrapping
     from turbofix.training.model.optimizers import OldName, Optimizer, Scaler
-    from turbofix.training.model.parallel import Parallel
+    from turbofix.training.model.parallel import Parallel, Staged
     from turbofix.training.model.steps import Averaging, Evaluation, Region, Sampling, Step
 
 
@@ -33,7 +33,7 @@ class Target:
     ``capability`` is the CUDA compute capability (8.0 = Ampere), ``torch`` the oldest torch version, as (2, 4).
     ``recent``: the version that it may be as well where only the project's own requirements name ``torch``, as they
     did when they were written. ``others`` are the oldest versions of other packages, where the project says so.
-    ``gpus``: on so many at once.
+    ``gpus``: on so many at once, ``pipeline``: or its layers in so many stages.
     """
 
     capability: tuple[int, int] = (8, 0)
@@ -41,6 +41,7 @@ class Target:
     recent: tuple[int, int] | None = None
     others: tuple[tuple[str, tuple[int, int]], ...] = ()
     gpus: int = 1
+    pipeline: int = 1
 
     def oldest(self, package: str) -> tuple[int, int] | None:
         """The oldest version of another package that a rewrite must serve; None where nothing is asked for."""
@@ -256,6 +257,7 @@ class TrainingProgram:
     samplings: tuple[Sampling, ...] = ()  # the functions that a training calls and that build graphs for nothing
     held: tuple[Held, ...] = ()  # what keeps it on the CPU although it moves by a device
     parallel: Parallel | None = None  # what several processes need, where it is for several GPUs
+    staged: Staged | None = None  # what it takes to have a stage of layers in each, where that is asked for
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
     habits: tuple[InPlace, ...] = ()  # what it does right, as far as a table tells
     overlooked: tuple[Overlooked, ...] = ()  # what a table tells of its text alone
