@@ -98,6 +98,7 @@ CASES = (
     case("warmup-schedule", "majority_transformer.py", "--lr", "6e-3"),
     case("skip-unused-gradients", "critic_points.py"),
     # several processes
+    case("ddp", "mnist_flat.py"),
     case("no-sync", "ddp_points.py"),
     case("ddp-flags", "ddp_points.py"),
     # waits and the rest
@@ -142,7 +143,7 @@ class Outcome:
 
 def planned(case: Case, python: str | None = None) -> Request | None:
     """What the codemod makes of the training; None where it rewrites nothing there."""
-    chosen = Chosen(select=(case.codemod, *case.beside), risk=Risk.RECIPE, likely=True)
+    chosen = Chosen(select=(case.codemod, *case.beside), risk=Risk.RECIPE, likely=True, gpus=2)
     try:
         request = plan_verification(case.path, case.args, chosen, Options(timeout=TIMEOUT, python=python), Workspace())
     except NothingToChange:

@@ -12,7 +12,8 @@ from turbofix.training.model import Copied, Divided, Parallel, Totals
 from ._precision import requote
 
 _VARIABLES = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
-_PLAIN = re.compile(r"[\w.]+(\[[^][]*\])?|[\w.]+\([^()]*\)")
+_NUMPY = ("numpy.random.seed", " % 2**32")
+_PLAIN = re.compile(r"[\w.]+(\[[^][]*\])*|[\w.]+\([^()]*\)")
 _SHARD = '''
 class {name}({base}):
     """Of so many samples as there are processes, the one of this process."""
@@ -41,7 +42,7 @@ class Ranks:
 
     def __init__(self, edit: Edit, plan: Parallel) -> None:
         self.edit, self.plan = edit, plan
-        self.imports = {each.path: each for each in plan.imports}
+        self.imports = {last.path: (last, following) for last, following in plan.imports}
         self.used: dict[Path, dict[str, str]] = {}
         self.helpers: dict[Path, list[str]] = {}
         for name in ("atexit.register", "os.environ", "sys.stdout"):  # imports in this order
@@ -84,15 +85,17 @@ class Ranks:
     def wrap_models(self) -> None:
         """The wrapped models beside the models, and the calls that take them; random numbers of their own before."""
         edit, plan = self.edit, self.plan
-        if plan.loaders and not plan.drawn and not any(each.stream for each in plan.loaders):
-            at = plan.loop
-            seed = f"{edit.name('torch.initial_seed', at)}() + {self.word('rank', at)}"
-            line = f"    {edit.name('torch.manual_seed', at)}({seed})  # dropout and augmentation of its own"
-            self.before(at, self.several(at), line)
+        seeds = bool(plan.loaders) and not plan.drawn and not any(each.stream for each in plan.loaders)
+        own: list[str] = []
+        if seeds:
+            seed = f"{edit.name('torch.initial_seed', plan.loop)}() + {self.word('rank', plan.loop)}"
+            own = [f"    {edit.name('torch.manual_seed', plan.loop)}({seed})  # dropout and augmentation of its own"]
         for model in plan.models:
             at = model.at
             ddp = edit.name("torch.nn.parallel.DistributedDataParallel", at)
             lines = [f"{model.becomes} = {model.text}", self.several(at)]
+            if at == plan.loop and not model.behind:
+                lines, own = [*lines, *own], []
             given = model.text
             if model.normed:
                 lines += [f"    if {edit.name('torch.cuda.is_available', at)}():"]
@@ -108,6 +111,8 @@ class Ranks:
             for site in model.unwraps:
                 text, module = edit.text(site), edit.quoted("module", site)
                 edit.replace(site, f"getattr({text}, {module}, {text})")
+        if own:
+            self.before(plan.loop, self.several(plan.loop), *own)
         for each in plan.copied:
             self._replace_copies(each)
 
@@ -134,17 +139,30 @@ class Ranks:
         for site in self.plan.sizes:
             self.edit.replace(site, self.divided(site))
         for drawn in self.plan.drawn:
-            part = f"[{self.word('rank', drawn.at)}::{self.word('world_size', drawn.at)}]"
-            line = f"{', '.join(drawn.names)} = {', '.join(name + part for name in drawn.names)}"
-            (self.before if drawn.inside else self.after)(drawn.at, line)
+            rank, world = self.word("rank", drawn.at), self.word("world_size", drawn.at)
+            lines = [
+                f"{n} = {n}[{rank} * len({n}) // {world} : ({rank} + 1) * len({n}) // {world}]" for n in drawn.names
+            ]
+            (self.before if drawn.inside else self.after)(drawn.at, *lines)
 
     def _share(self, data: Divided) -> None:
         edit, at, world = self.edit, data.loader, self.word("world_size", data.loader)
-        given, size = edit.text(data.dataset), edit.text(data.batch)
+        given, mapping = edit.text(data.dataset), edit.text(data.mapping) if data.mapping is not None else ""
+
+        def passed(name: str, site: Site | None, default: str) -> str:
+            """The text of an argument, or of what is unpacked."""
+            if name in data.in_mapping:
+                return f"{mapping}.get({edit.quoted(name, at)}, {default})"
+            return edit.text(site) if site is not None else default
+
+        size, shuffle = passed("batch_size", data.batch, "1"), passed("shuffle", data.shuffle, "False")
+        drop = passed("drop_last", data.drop_last, "False")
         told = edit.quoted("the batch size is no multiple of the number of processes", at)
         check = [f"    if {size if _PLAIN.fullmatch(size) else f'({size})'} % {world}:"]
-        check += [f"        {edit.name('sys.exit', at)}({told})"]
+        check += [f"        raise SystemExit({told})"]
         if data.stream:
+            if data.batch is None:
+                raise Refuse("the batch size of a stream is not written in the call of its loader")
             edit.replace(data.batch, self.divided(data.batch))
             self.before(at, self.several(at), *check)
             edit.replace(data.dataset, f"{self._shard(at)}({given}) if {world} > 1 else {given}")
@@ -155,26 +173,32 @@ class Ranks:
             edit.replace(data.dataset, own[0])
         sampler = edit.free_name("train_sampler", at)
         options = [own[0] if own else given]
-        shuffle = edit.text(data.shuffle) if data.shuffle is not None else "False"
         options += [] if data.shuffled else [f"shuffle={shuffle}"]
-        if data.drop_last is not None and edit.text(data.drop_last) != "False":
-            options += [f"drop_last={edit.text(data.drop_last)}"]
+        options += [f"drop_last={drop}"] if drop != "False" else []
         name = edit.name("torch.utils.data.distributed.DistributedSampler", at)
-        made = f"    {sampler} = {name}({', '.join(options)})"
+        made = [f"    {sampler} = {name}({', '.join(options)})"]
         several = self.several(at)
-        if data.both:
+        if data.in_mapping:
+            changed = {"batch_size": f"{size} // {world}", "shuffle": "False"}
+            new = [f"{edit.quoted(key, at)}: {text}" for key, text in changed.items() if key in data.in_mapping]
+            apart = edit.free_name("train_options", at)
+            lines += [f"{apart} = {mapping}"]
+            made += [f"    {apart} = {{**{mapping}, {', '.join(new)}}}"]
+            assert data.mapping is not None
+            edit.replace(data.mapping, apart)
+        if data.batch is not None and data.both:
             several = f"{several[:-1]} and {shuffle if _PLAIN.fullmatch(shuffle) else f'({shuffle})'}:"
-            whole = edit.free_name("batch_size", at)
-            lines += [f"{whole} = {size}"]
-            made += f"\n    {whole} //= {world}"
-            edit.replace(data.batch, whole)
-        else:
+            share = edit.free_name("per_process", at)
+            lines += [f"{share} = {size}"]
+            made += [f"    {share} //= {world}"]
+            edit.replace(data.batch, share)
+        elif data.batch is not None:
             edit.replace(data.batch, self.divided(data.batch))
-        self.before(at, *lines, f"{sampler} = None", several, *check, *made.split("\n"))
+        self.before(at, *lines, f"{sampler} = None", several, *check, *made)
         if data.shuffle is not None and data.shuffled is not False:
             own_order = f"{sampler} is None"
             edit.replace(data.shuffle, own_order if data.shuffled else f"{shuffle} and {own_order}")
-        edit.argument(at, "sampler", sampler)
+        edit.argument(at, "sampler", sampler, spelled_out=True)
         for each in data.passes:
             read = f"{each.loader}.sampler"
             self.before(each.at, self.several(each.at), f"    {read}.set_epoch({each.epoch or f'{read}.epoch + 1'})")
@@ -220,6 +244,11 @@ class Ranks:
             lines += [f"    {name}[:] = [sum(each) / {world} for each in zip(*{shares})]"]
         self.after(at, *lines)
 
+    def scale_sums(self) -> None:
+        """Gradients are averaged over the processes: of losses that are sums, each has a part of one."""
+        for site in self.plan.summed:
+            self.edit.insert_after(site, f" * {self.word('world_size', site)}")
+
     def agree(self) -> None:
         """What one process decides holds for all: numbers that are read may differ in their last digits."""
         edit = self.edit
@@ -239,7 +268,9 @@ class Ranks:
             null = edit.name("os.devnull", site)
             edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else {null}")
         for site in plan.writers:
-            edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else None")
+            place = edit.call(site).value("log_dir", 0)
+            own = f"{edit.name('tempfile.mkdtemp', site)}()"
+            edit.argument(site, "log_dir", f"{place} if {self.word('rank', site)} == 0 else {own}", position=0)
         for site in plan.disabled:
             old = edit.call(site).value("mode")
             off = edit.quoted("disabled", site)
@@ -270,17 +301,22 @@ class Ranks:
         lines += [f"    {start}({edit.quoted('nccl', at)} if {there} else {edit.quoted('gloo', at)})"]
         end = edit.name("torch.distributed.destroy_process_group", at)
         lines += [f"    {edit.name('atexit.register', at)}({end})"]
-        seeds = {"torch": "torch.manual_seed", "random": "random.seed", "numpy": "numpy.random.seed"}
-        lines += [f"    {edit.name(seeds[name], at)}(0)" for name in plan.unseeded]
+        if plan.unseeded:
+            seed, share = edit.free_name("seed", at), edit.name("torch.distributed.broadcast_object_list", at)
+            lines += [f"    {seed} = [{edit.name('torch.initial_seed', at)}()]"]
+            lines += [f"    {share}({seed})  # what draws numbers draws the same ones in all"]
+        seeds = {"torch": ("torch.manual_seed", ""), "random": ("random.seed", ""), "numpy": _NUMPY}
+        for name, rest in (seeds[each] for each in plan.unseeded):
+            lines += [f"    {edit.name(name, at)}({seed}[0]{rest})"]
         lines += [f"if {self.word('rank', at)} > 0:"]
         null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
         lines += [f"    {edit.name('sys.stdout', at)} = {null}  # one process prints"]
         if plan.logs:
             lines += [f"    {edit.name('logging.disable', at)}({edit.name('logging.WARNING', at)})"]
-        behind = at.path in self.imports and self.imports[at.path] == at
+        behind = at.path in self.imports and self.imports[at.path][1] == at
         for path, words in self.used.items():
-            last = self.imports[path]
-            get = edit.name("os.environ", last)
+            last, following = self.imports[path]
+            get = edit.name("os.environ", following)
             numbers = [
                 f"{word} = int({get}.get({edit.quoted(variable, last)}, {default}))"
                 for name, (variable, default) in _VARIABLES.items()
@@ -288,6 +324,8 @@ class Ranks:
             ]
             numbers[0] += "  # torchrun tells each process, of which there is one for each GPU"
             more = ["", *lines] if behind and path == at.path else []
-            edit.after(last, "", *numbers, *more, *self.helpers.get(path, ()))
+            helpers = self.helpers.get(path, [])
+            blank = [""] * (2 - (following.line - last.end_line - 1) if helpers else 0)
+            edit.after(last, "", *numbers, *more, *helpers, *blank)
         if not behind:
             self.before(at, *lines)

@@ -39,8 +39,8 @@ Use instead
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused for samplers of
-    the script's own, models that are called by another method, losses that are sums over a batch, sets of texts that
-    are gone through in an order which differs between processes, and notebooks.
+    the script's own, models that are called by another method, sums of losses beside means, sets of texts that are gone
+    through in an order which differs between processes, and notebooks.
 
 Risk
     equivalent: the same batches give the same gradients but for rounding; dropout draws other numbers in each process.
@@ -58,8 +58,9 @@ from turbofix.codemod import Codemod
 from turbofix.editing.edit import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.training.evidence import of_loop
-from turbofix.training.model import Framework, Parallel, TrainingProgram
+from turbofix.training.model import Parallel, TrainingProgram
 
+from ._precision import ENVIRONMENTS
 from ._ranks import Ranks
 
 codemod = Codemod(
@@ -74,21 +75,25 @@ codemod = Codemod(
     worth=Worth.HIGH,
 )
 
+ONE = "one process trains, on one GPU: started by torchrun, one for each GPU would share its batches"
+
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """A training in one process that is for several GPUs."""
     found = program.parallel
-    if found is None or program.framework is not Framework.PYTORCH or program.distributed or program.processes:
+    if found is None or program.distributed or program.processes:
         return
     copies = bool(found.copied)
     site = found.copied[0].call if copies else found.models[0].model if found.models else found.loop
-    message = "one process trains, on one GPU: started by torchrun, one for each GPU would share its batches"
+    message = ONE
     if copies:
         message = "`DataParallel` copies the model to all GPUs in every step, from one process"
     seen = tuple(map(of_loop, program.steps[:1]))
     seen += tuple(Evidence("its batches are shared out", each.loader) for each in found.loaders)
     reason = None
+    if program.libraries & ENVIRONMENTS:
+        reason = "it acts in an environment, and each process would have one of its own"
     if found.hazard is not None:
         reason = f"{found.hazard.why} ({found.hazard.site.line_from(site.path)})"
     if any(each.normed for each in found.models) or any(each.normed for each in found.copied):
@@ -105,6 +110,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     ranks.wrap_models()
     ranks.share_data()
     ranks.add_up()
+    ranks.scale_sums()
     ranks.agree()
     ranks.do_once()
     ranks.set_up()

@@ -277,6 +277,14 @@ Isolation = Annotated[
     str | None,
     typer.Option(metavar="LEVEL", help="Run only at this level: overlay, landlock or guard. [default: the strongest]"),
 ]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Run what trains in several processes where torchrun starts it as N, too; 0 or 1: never. [default: 2]",
+    ),
+]
 KeepScratch = Annotated[bool, typer.Option("--keep-scratch", help="Keep the folder that the runs worked in.")]
 
 
@@ -401,6 +409,7 @@ def apply(  # noqa: PLR0913
     disk: Disk = None,
     isolation: Isolation = None,
     keep_scratch: KeepScratch = False,
+    processes: Processes = None,
 ) -> int:
     """Print the rewrite as a diff, or write it (--write); with --verify SCRIPT -- ARGS only what runs bear out."""
     output = telling.Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
@@ -467,6 +476,7 @@ def verify(  # noqa: PLR0913
     disk: Disk = None,
     isolation: Isolation = None,
     keep_scratch: KeepScratch = False,
+    processes: Processes = None,
     output_format: Annotated[VerifyFormat, typer.Option(help="How to show the result.")] = VerifyFormat.RICH,
     output_file: OutputFile = None,
     report: Report = None,

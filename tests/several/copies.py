@@ -42,5 +42,7 @@ for epoch in range(4):
         train_loss += loss.item()
         total += targets.size(0)
         correct += outputs.max(1)[1].eq(targets).sum().item()
-    print(f"epoch {epoch} loss {train_loss / (batch_idx + 1):.4f} accuracy {100.0 * correct / total:.2f} ({correct}/{total})")
+    print(
+        f"epoch {epoch} loss {train_loss / (batch_idx + 1):.4f} accuracy {100.0 * correct / total:.2f} ({correct}/{total})"
+    )
     torch.save({"net": net.state_dict(), "bare": net.module.state_dict()}, "copies.pth")

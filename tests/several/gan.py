@@ -37,7 +37,6 @@ netD = Discriminator().to(device)
 criterion = nn.BCEWithLogitsLoss()
 optimizerD = torch.optim.Adam(netD.parameters(), lr=1e-3, betas=(0.5, 0.999))
 optimizerG = torch.optim.Adam(netG.parameters(), lr=1e-3, betas=(0.5, 0.999))
-noises = torch.randn(640, latent)
 
 for epoch in range(3):
     for i, (real,) in enumerate(dataloader):
@@ -46,7 +45,7 @@ for epoch in range(3):
         label = torch.ones(real.size(0), device=device)
         errD_real = criterion(netD(real), label)
         errD_real.backward()
-        noise = real.repeat(1, latent // 2)
+        noise = torch.randn(real.size(0), latent, device=device)
         fake = netG(noise)
         errD_fake = criterion(netD(fake.detach()), torch.zeros_like(label))
         errD_fake.backward()
@@ -56,6 +55,8 @@ for epoch in range(3):
         errG.backward()
         optimizerG.step()
         if i % 10 == 0:
-            print(f"[{epoch}][{i}/{len(dataloader)}] Loss_D: {(errD_real + errD_fake).item():.4f} Loss_G: {errG.item():.4f}")
+            print(
+                f"[{epoch}][{i}/{len(dataloader)}] Loss_D: {(errD_real + errD_fake).item():.4f} Loss_G: {errG.item():.4f}"
+            )
     torch.save(netG.state_dict(), f"netG_{epoch}.pth")
     torch.save(netD.state_dict(), f"netD_{epoch}.pth")

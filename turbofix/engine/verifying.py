@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from turbofix import registry
 from turbofix.assumptions import compare
 from turbofix.engine import pipeline
+from turbofix.engine.importers import imported_files
 from turbofix.engine.project import Chosen, encode, error_in_cell, rewrite, shown
 from turbofix.engine.reports import FileReport, Rewriting
 from turbofix.findings import Risk
@@ -90,6 +91,7 @@ def plan_verification(
                         claims=tuple(each for each in codemod.assumes if each.check == compare("rounded")),
                         void=tuple(made_void(rewriting)),
                         mends=codemod.mends,
+                        processes=codemod.processes,
                         shares=codemod.shares,
                     )
                 )
@@ -99,7 +101,8 @@ def plan_verification(
     if not first:
         raise NothingToChange(f"{shown(path)}: there is nothing to verify, since apply would change nothing")
     gpus = chosen.settings(path.parent).gpus or 1
-    return replace(Request(path, tuple(args), first, options, stages, gpus=gpus), **_as_a_script(source))
+    request = Request(path, tuple(args), first, options, stages, gpus=gpus, joins=_joins(path, workspace))
+    return replace(request, **_as_a_script(source))
 
 
 def plan_profile(script: Path, args: Sequence[str], chosen: Chosen, options: Options, workspace: Workspace) -> Request:
@@ -133,6 +136,7 @@ def plan_comparison(script: Path, candidate: Path, args: Sequence[str], risk: Ri
         NothingToVerify: script or candidate cannot be read.
     """
     from turbofix.verify import Request, Stage
+    from turbofix.verify.processes import speaks_of_them
 
     path = Path(os.path.abspath(script))
     inner = (
@@ -157,7 +161,18 @@ def plan_comparison(script: Path, candidate: Path, args: Sequence[str], risk: Ri
                 texts[file] = source.text.encode()
     contents = {place: file.read_bytes() for place, file in inner.items()}
     contents |= {place: texts[file] for place, file in inner.items() if file in texts}
-    return replace(Request(path, tuple(args), (Stage(None, risk, contents),), options), **_as_a_script(ours))
+    joins = _joins(path, Workspace())
+    several = joins or bool(options.processes) or any(map(speaks_of_them, contents.values()))
+    stage = Stage(None, risk, contents, processes=several)
+    return replace(Request(path, tuple(args), (stage,), options, joins=joins), **_as_a_script(ours))
+
+
+def _joins(script: Path, workspace: Workspace) -> bool:
+    """Whether the script, or a file of its project that it imports, trains in several processes under torchrun."""
+    from turbofix.verify.processes import speaks_of_them
+
+    sources = (workspace.source(path) for path in imported_files(script, workspace))
+    return any(isinstance(source, Source) and speaks_of_them(source.data) for source in sources)
 
 
 def _as_a_script(source: Source | SourceError) -> dict[str, Any]:

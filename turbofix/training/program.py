@@ -168,7 +168,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         paddings=paddings(analysis, steps) if trains else (),
         samplings=samplings(analysis, steps, evaluations) if trains else (),
         held=held if trains else (),
-        parallel=parallel(analysis, script(analysis), known_models, tuple(read), steps)
+        parallel=parallel(analysis, script(analysis), known_models, tuple(read), steps, evaluations)
         if framework is Framework.PYTORCH and _is_for_several(analysis, target)
         else None,
         staged=staged(analysis, script(analysis), known_models, steps)

@@ -196,7 +196,9 @@ class Blame:
                 same = "losses, gradients and weights are the same bit for bit"
                 if self._original.fewer and any(each.risk is not Risk.EXACT for each in stages):
                     same += f" over {self._original.fewer} steps"  # and close over all, with the others
+                together = outcome.notes[:1] if stage.processes else ()
                 reason = [same if stage.risk is Risk.EXACT else verdict.closeness(outcome.log)]
+                reason += together
                 reason += [f"left out elsewhere: {why}" for why in dict.fromkeys(self._left.get(stage.codemod, ()))]
                 reason += [
                     words for words, each in zip(unseen, stages, strict=True) if each.codemod == stage.codemod and words
@@ -208,7 +210,7 @@ class Blame:
         """What a stage does at an exception, or with a new option, in words: no run showed it."""
         spans: dict[Path, list[str]] = {}
         for one in self._reached(stages, index, log):
-            if one.waived and not one.ran:
+            if (one.waived or self._is_run_in_several(stages, index)) and not one.ran:
                 lines = f"{one.lines[0]}–{one.lines[-1]}" if len(one.lines) > 1 else f"{one.lines[0]}"
                 spans.setdefault(one.path, []).append(lines)
         told = [f"{path.name}, line{'s' * ('–' in '-'.join(lines))} {all_of(lines)}" for path, lines in spans.items()]
@@ -226,7 +228,10 @@ class Blame:
             return self._compared[program]
         names = [stage.codemod for stage in stages if stage.codemod]
         phase = f"with {names[-1]}" if len(names) == 1 else "the rewritten script"
-        self._compared[program] = self._original.compare(stages[-1].files, exact=program[1], phase=phase, until=until)
+        several = self._request.processes(stages)
+        self._compared[program] = self._original.compare(
+            stages[-1].files, exact=program[1], phase=phase, until=until, several=several
+        )
         return self._compared[program]
 
     def _culprit(self, stages: tuple[Stage, ...], outcome: Outcome) -> Judgement | None:
@@ -340,10 +345,14 @@ class Blame:
     def _missed(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> str | None:
         """The first line that a stage has changed and that did not run, in a sentence."""
         for one in self._reached(stages, index, log):
-            if not one.ran and not one.waived:
+            if not one.ran and not (one.waived or self._is_run_in_several(stages, index)):
                 place = self._request.place(one.path, stages[index].files[one.path], one.lines[0])
                 return f"what it changed at {place}, did not run"
         return None
+
+    def _is_run_in_several(self, stages: tuple[Stage, ...], index: int) -> bool:
+        """Whether several processes show what a stage is for: what else it does, in other branches, is told."""
+        return stages[index].processes and self._request.processes(stages) > 1
 
     def _reached(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> list[changes.Statements]:
         """What a stage has changed, and whether it ran."""

@@ -170,7 +170,7 @@ def reached(
 
 
 def _waived(old: bytes, new: bytes) -> list[range]:
-    """The lines of each new handler of an exception, and of what is done only where a new option is given."""
+    """The lines of each new handler or raise of an exception, and of what is done only where a new option is given."""
     try:
         tree = ast.parse(new)
     except SyntaxError:
@@ -184,6 +184,8 @@ def _waived(old: bytes, new: bytes) -> list[range]:
             blocks = [handler.body for handler in node.handlers]
         elif isinstance(node, ast.If) and isinstance(node.test, (ast.Name, ast.Attribute)) and not node.orelse:
             blocks = [node.body] if last_name(node.test) in options else []
+        elif isinstance(node, ast.If) and all(isinstance(each, ast.Raise) for each in node.body):
+            blocks = [node.body]
         found += [
             range(block[0].lineno, (block[-1].end_lineno or 0) + 1)
             for block in blocks

@@ -9,7 +9,7 @@ from typing import Any
 
 from turbofix.findings import Risk
 from turbofix.records import dataclass
-from turbofix.verify import changes, printed, verdict
+from turbofix.verify import changes, printed, processes, verdict
 from turbofix.verify.agreement import Agreed, agreement
 from turbofix.verify.late import late
 from turbofix.verify.leading import leading_imports
@@ -32,6 +32,9 @@ FINISH_SECONDS = 2.0
 SLOW_SECONDS, FEWER_STEPS = 3.0, 10
 SHORTER = "a smaller model, smaller batches or `--steps` make it shorter, and a free processor does"
 
+# of the time limit, after which several processes that are still at it are asked where they are
+TOGETHER_SHARE = 0.9
+
 # runs of the original whose printed lines are looked at, before a rewrite is blamed for a number in one
 MOST_LOOKS = 4
 
@@ -52,13 +55,16 @@ Program = tuple[tuple[tuple[Path, bytes], ...], bool, int | None]
 class Outcome:
     """One run of a rewrite against the original: what differs, or why nothing can be said, or neither.
 
-    ``place`` counts the steps before the difference, where it is known to show in one step.
+    ``place`` counts the steps before the difference, where it is known to show in one step. ``processes``: it shows
+    where so many train together, of which ``notes`` tell.
     """
 
     difference: str | None
     unverifiable: str | None
     log: Mapping[str, Any] = field(default_factory=dict)
     place: int | None = None
+    processes: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -113,11 +119,15 @@ class Original:
         self._child, self._scratch, self._request, self._tell = child, scratch, request, tell
         self.remap = remap
         self._plan: Mapping[str, int] = {}
-        self._dropout = all(stage.risk is Risk.EXACT for stage in request.stages)
+        together = any(stage.processes for stage in request.stages)
+        self._dropout = all(stage.risk is Risk.EXACT for stage in request.stages) and not together
         self.log: Mapping[str, Any] = {}
         self.repeats = False  # as far as is known
         self._ahead = True  # libraries are imported ahead of the runs
         self._printed: list[list[printed.Line]] = []
+        self._groups: dict[int, Mapping[str, Any]] = {}  # by their number: the original's logs in several processes
+        self._started = False  # as torchrun starts the only process of a training
+        self._joins = request.joins
         self._disturbed: dict[int | None, Mapping[str, Any]] = {}  # by the steps that were taken
         self._widened = False  # by what those runs say
         self._rewritten = request.stages[-1].files if request.stages else {}
@@ -132,6 +142,9 @@ class Original:
         """Run the original; ``Inconclusive`` with the reason where there is nothing to compare with."""
         self._child.imports = begins = leading_imports(self.script, self._request.content) if self._ahead else ()
         first = self._run("the script as it is", {})
+        if first.how == "crashed" and self._joins and not self._child.why_not_several(1):
+            self._started = True  # it may not run unless torchrun starts it
+            first = self._run("the script as it is", {})
         self._ahead = self._ahead and self._child.imports == begins  # they spoilt what runs are forked from
         self._child.imports = tuple(dict.fromkeys((*begins, *first.log.get("imports", ())))) if self._ahead else ()
         if first.how == "shorten":
@@ -217,8 +230,15 @@ class Original:
             content = files.get(path) or self._request.texts.get(path, b"")
             return {**log, "line": f"{name.removesuffix(path.name)}{self._request.place(path, content, line)}"}
 
-        log = placed(ended.log)
-        return replace(ended, log={**log, "end": placed(log["end"])} if "end" in log else log)
+        def all_placed(log: Mapping[str, Any]) -> dict[str, Any]:
+            log = placed(log)
+            return {**log, "end": placed(log["end"])} if "end" in log else log
+
+        log = all_placed(ended.log)
+        if "ranks" in log:
+            log["ranks"] = [all_placed(each) for each in log["ranks"]]
+            log["where"] = [placed(each) for each in log["where"]]
+        return replace(ended, log=log)
 
     @property
     def shortened(self) -> dict[int, int]:
@@ -265,10 +285,19 @@ class Original:
             return f'stopped{_at(ended.log)} with "{complaint}": {denied}'
         return f'stopped with "{complaint}"{_at(ended.log)}'
 
-    def compare(self, files: Mapping[Path, bytes], *, exact: bool, phase: str, until: int | None = None) -> Outcome:
-        """Run a rewrite and hold it against the original, or ``until`` so many steps, to know where a difference is."""
+    def compare(
+        self, files: Mapping[Path, bytes], *, exact: bool, phase: str, until: int | None = None, several: int = 0
+    ) -> Outcome:
+        """Run a rewrite and hold it against the original, or ``until`` so many steps, to know where a difference is.
+
+        One that is the same is run as ``several`` processes, too, where there are to be any.
+        """
         original = self._cut(until)
         ended = self._run(phase, files, replay=True, until=until)
+        notes: tuple[str, ...] = ()
+        if ended.how == "crashed" and not ended.rows and several and not self._child.why_not_several(1):
+            ended = self._run(phase, files, replay=True, until=until, several=1)
+            notes = ("the rewritten script does not run by itself: it was started as torchrun starts the only process",)
         if ended.stopped:
             took = f"the original took {self.log['seconds']:.3g} seconds for its {len(self.log['rows'])} steps"
             return Outcome(None, f"the rewritten script {ended.complaint} ({took})")
@@ -284,7 +313,7 @@ class Original:
             return Outcome(
                 None, "the training step draws random numbers, and with other batches the same samples meet others", log
             )
-        tolerance = verdict.tolerance_for(original, log, cuda=self._child.cuda and not self.remap)
+        tolerance = self._tolerance(log)
         found = verdict.first_difference(original, log, tolerance, exact=exact)
         rounded = found and tolerance == ROUNDED and not exact and verdict.may_be_rounding(original, log)
         for far in dict.fromkeys((self.fewer, None)) if rounded else ():
@@ -297,11 +326,62 @@ class Original:
         if difference is None:
             difference = self._printed_difference(log, tolerance, exact=exact)
         unverifiable = None if difference else verdict.too_few_compared(self.log, log, FEWEST_STEPS)
-        return Outcome(difference, unverifiable, log, place)
+        outcome = Outcome(difference, unverifiable, log, place, notes=notes)
+        return self._together(outcome, files, several, phase) if several and outcome.clean else outcome
+
+    def _together(self, alone: Outcome, files: Mapping[Path, bytes], count: int, phase: str) -> Outcome:
+        """What is to be said of a rewrite that is the same in one process, when it is run as several."""
+        why = self._child.why_not_several(count)
+        try:
+            reference = self._as_several(count) if self._joins and not why else None
+        except Inconclusive as failed:
+            if self._request.rebuild is None and self._request.options.processes is None:  # nobody asked for it
+                return replace(alone, notes=(*alone.notes, f"it was compared in one process alone: {failed}"))
+            why = str(failed)
+        ended = None if why else self._run(f"{phase} as {count} processes", files, replay=True, several=count)
+        if ended is not None and "ranks" not in ended.log:
+            why = f"the rewritten script {self.ending(ended)}"
+        if ended is None or why:
+            return replace(alone, unverifiable=f"it was not run as {count} processes: {why}", processes=count)
+        logs = ended.log["ranks"]
+        tolerance = self._tolerance(logs[0] or alone.log)
+        if reference is not None:
+            found = processes.judge_beside(reference, ended.log, tolerance)
+        else:
+            found = processes.judge(
+                self.log, ended.log, tolerance, self._printed, lambda: verdict.turned(self._control(self.fewer))
+            )
+        ran = {
+            path: sorted(set().union(lines, *(log.get("ran", {}).get(path, ()) for log in logs)))
+            for path, lines in alone.log["ran"].items()
+        }
+        begins = f"run as {count} processes, "
+        return Outcome(
+            found.difference and begins + found.difference,
+            found.unverifiable and f"{begins}nothing can be said of it: {found.unverifiable}",
+            {**alone.log, "ran": ran},
+            processes=count,
+            notes=(*found.notes, *alone.notes),
+        )
+
+    def _as_several(self, count: int) -> Mapping[str, Any]:
+        """The logs of the original in so many processes, of a script that trains in several as it is."""
+        if count not in self._groups:
+            ended = self._run(f"the script as it is as {count} processes", {}, several=count)
+            if "ranks" not in ended.log:
+                raise Inconclusive(f"the script as it is {self.ending(ended)}")
+            broken = processes.broken_off(ended.log)
+            if broken is not None:
+                raise Inconclusive(f"as it is, {broken.difference or broken.unverifiable}")
+            self._groups[count] = ended.log
+        return self._groups[count]
+
+    def _tolerance(self, log: Mapping[str, Any]) -> Tolerance:
+        return verdict.tolerance_for(self.log, log, cuda=self._child.cuda and not self.remap)
 
     def agreement(self, log: Mapping[str, Any]) -> tuple[Agreed, ...]:
         """How closely a clean run of a rewrite keeps to the script as it is."""
-        tolerance = verdict.tolerance_for(self.log, log, cuda=self._child.cuda and not self.remap)
+        tolerance = self._tolerance(log)
         return agreement(self.log, log, tolerance, self._disturbed.get(None) if self._widened else None)
 
     def _control(self, until: int | None) -> Mapping[str, Any]:
@@ -340,7 +420,9 @@ class Original:
             difference = compare()
         return difference
 
-    def _run(self, phase: str, files: Mapping[Path, bytes], until: int | None = None, **asked: bool) -> Ended:
+    def _run(
+        self, phase: str, files: Mapping[Path, bytes], until: int | None = None, *, several: int = 0, **asked: bool
+    ) -> Ended:
         replay = asked.get("replay", False)
         total = until or (len(self.log["rows"]) if self.log else self._request.options.steps)
         self._tell(Progress(phase, 0, total))
@@ -349,14 +431,17 @@ class Original:
             "seed": self._request.options.seed,
             "replay": replay,
             "disturb": asked.get("disturb", False),
-            "monitor": not replay,
+            "monitor": not replay and not several,
             # one more than the original's, to see a candidate that goes on
-            "stop_after": until or (self._stop_after() if replay else None),
-            "may_shorten": not replay and not self._plan and self._request.options.steps is None,
+            "stop_after": until or (self._stop_after() if replay or several else None),
+            "may_shorten": not (replay or several or self._plan) and self._request.options.steps is None,
             "shorten": dict(self._plan),
             "finish_seconds": 0.0 if until else self._finish_seconds(replay=replay, rewritten=bool(files)),
-            "patience": self._patience(replay=replay),
+            "patience": 0.0 if several else self._patience(replay=replay),
             "dropout": self._dropout,
+            "processes": several or int(self._started),
+            "apart": self._joins,
+            "all_seconds": TOGETHER_SHARE * self._child.limits.seconds,
         }
         return self._observed(phase, files, order, total)
 
@@ -405,6 +490,8 @@ class Original:
     def notes(self, *, compared: bool = True) -> list[str]:
         """What must be known of the comparison step by step, where there was one, and of the runs."""
         found = self._notes() if compared else []
+        if self._started:
+            found.append("the script does not run by itself: it was started as torchrun starts it, as the only process")
         if self.log["remapped"]:
             found.append("CUDA remapped onto the CPU: the verdict speaks of learning alone")
         return found

@@ -82,9 +82,9 @@ def compare_printed(
     for wording, lines in ours.items():
         if wording not in theirs:
             if all_lines and all(wording in each for each in others):
-                return f'it no longer prints "{_show(lines[0])}"'
+                return f'it no longer prints "{show(lines[0])}"'
             continue
-        if TIMING.search(_show(lines[0])) and not lines[0].numbers:
+        if TIMING.search(show(lines[0])) and not lines[0].numbers:
             continue
         for old, new in _pairs(lines, theirs[wording]):
             for position, (a, b) in enumerate(zip(old.numbers, new.numbers, strict=False)):
@@ -93,7 +93,7 @@ def compare_printed(
                 if not decisions and _is_decision(old, position):
                     continue
                 if not _agree(a, b, tolerance):
-                    return f'it prints "{_show(new)}" where the original prints "{_show(old)}"'
+                    return f'it prints "{show(new)}" where the original prints "{show(old)}"'
     return None
 
 
@@ -146,7 +146,8 @@ def _is_decision(line: Line, position: int) -> bool:
     return position > 0 and pieces[position].strip() == "(" and _is_decision(line, position - 1)
 
 
-def _show(line: Line) -> str:
+def show(line: Line) -> str:
+    """The line as it was printed."""
     text = line.wording
     for number in line.numbers:
         text = text.replace("#", number, 1)

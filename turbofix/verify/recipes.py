@@ -67,6 +67,10 @@ class Recipes:
             if names_of(more) != names_of(stages) | {name}:
                 found[name] = Judgement(name, UNVERIFIED, _as_a_change("it needs changes that were left out"))
                 continue
+            if self._request.processes(more):
+                words = "in several processes it can only be compared step by step"
+                found[name] = Judgement(name, UNVERIFIED, _as_a_change(words))
+                continue
             learning, program = self._compare(more, name, last, without)
             others = f", on top of {all_of(kept)}" if kept else ""
             found[name] = Judgement(name, learning.verdict, f"a change of the recipe{others}: {learning.told}")
@@ -93,6 +97,8 @@ class Recipes:
     def judge_candidate(self, learned: Learned) -> Learned:
         """A candidate that is said to change the recipe may still learn the same; if not, it has to learn."""
         stage = next(iter(self._request.stages), None)
+        if learned.outcome is not None and learned.outcome.processes:
+            return learned  # in one process it is the same
         if stage is None or self._request.rebuild is not None or stage.risk is not Risk.RECIPE or learned.stages:
             return learned
         try:

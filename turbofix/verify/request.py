@@ -21,7 +21,8 @@ class Options:
     ends before), ``timeout`` in seconds per run,
     ``python`` the user's interpreter (default: this one), ``device`` ``"cpu"``, ``"cuda"`` or what is there,
     ``isolation`` the level to insist on (see ``isolation.LEVELS``), ``repeats`` timed runs of each program.
-    ``memory`` and ``disk`` are what one run may use, in bytes (default: most of what is free).
+    ``memory`` and ``disk`` are what one run may use, in bytes (default: most of what is free). As so many
+    ``processes`` is run what trains in several (default: 2; 0 and 1: in one alone).
     """
 
     steps: int | None = None
@@ -34,6 +35,7 @@ class Options:
     keep_scratch: bool = False
     memory: int | None = None
     disk: int | None = None
+    processes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Stage:
     changed, ``after`` names codemods that must come before it, ``together`` those without which it gains nothing, nor
     they without it; ``for_speed`` says that it has no other purpose. ``assumes`` is what its likely findings rest on,
     ``proven`` whether it has others, too, ``claims`` what analysis takes to hold of them. ``void`` tells of findings
-    that the stages have made void. ``mends``: the script stops without it, ``shares``: it shares batches out among
-    several GPUs.
+    that the stages have made void. ``mends``: the script stops without it. ``processes``: it trains in several, too,
+    ``shares``: each with a share of the batch.
     """
 
     codemod: str | None
@@ -72,10 +74,13 @@ class Stage:
     claims: tuple[Assumption, ...] = ()
     void: tuple[str, ...] = ()
     mends: bool = False
+    processes: bool = False
     shares: bool = False
 
 
 NOTEBOOK = ".ipynb"
+USUAL_PROCESSES = 2
+"""As so many is run what trains in several, where nobody says how many."""
 FINDING, ASSUMPTION = "finding:", "assumption:"
 """Before the name of a finding that is left out, and of an assumption whose findings are."""
 
@@ -88,7 +93,8 @@ class Request:
     what else is left out); it is None when a candidate was given. ``without`` is left out for good. ``texts`` are run
     in place of files as they are: the Python of a notebook, and what had to be mended before it runs; ``told`` says
     where a line of a notebook is, in words behind the file's name. ``card`` is the GPU that there is an estimate for,
-    where there is none to measure on, ``gpus`` how many of it.
+    where there is none to measure on, ``gpus`` how many of it. ``joins``: as it is, it trains in several processes
+    where torchrun starts it.
     """
 
     script: Path
@@ -101,6 +107,12 @@ class Request:
     told: Callable[[bytes, int], str] | None = None
     card: Card | None = None
     gpus: int = 1
+    joins: bool = False
+
+    def processes(self, stages: Iterable[Stage]) -> int:
+        """As how many processes these are run, too; 0 where they are not."""
+        count = USUAL_PROCESSES if self.options.processes is None else self.options.processes
+        return count if count > 1 and any(stage.processes for stage in stages) else 0
 
     @property
     def name(self) -> str:

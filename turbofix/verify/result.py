@@ -79,8 +79,8 @@ class Verification:
     ``kept`` holds the files that survived (absolute path -> content), ``isolation`` the level that held the user's
     files, ``notes`` what a reader must know beside the verdict, ``scratch`` the folder when it was kept. ``estimate``
     is what was kept brings on a card that is not here, where the script as it is takes ``estimate_before``.
-    ``agreement`` has the steps of both, where they were compared one by one; ``cards`` is what was kept on several
-    cards, where more than one is asked for.
+    ``agreement`` has the steps of both, where they were compared one by one. What was kept was run as so many
+    ``processes``; ``cards`` is a step of it on several cards, where more than one is asked for.
     """
 
     verdict: str
@@ -99,6 +99,7 @@ class Verification:
     estimate_before: Estimate | None = None
     agreement: tuple[Agreed, ...] = ()
     script: str = ""
+    processes: int = 1
     cards: Several | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -116,6 +117,7 @@ class Verification:
             "isolation": self.isolation,
             "notes": list(self.notes),
             "script": self.script,
+            "processes": self.processes,
             "cards": self.cards.to_json() if self.cards else None,
         }
 

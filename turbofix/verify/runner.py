@@ -21,7 +21,7 @@ from turbofix.records import dataclass
 from turbofix.source.magics import MARK
 from turbofix.verify import signals, windows
 from turbofix.verify.isolation import PROBE
-from turbofix.verify.probe import processes
+from turbofix.verify.probe import processes, ranks
 from turbofix.verify.probe.levels import GUARD
 from turbofix.verify.probe.warden import RELEASE, forget_shared_memory
 from turbofix.verify.request import NOTEBOOK, Options
@@ -127,6 +127,7 @@ class Child:
         self._job: windows.Job | None = None
         self.torch = ""
         self.cuda = False
+        self._cards = 0
         self.device_name: str | None = None
         self.isolation = ""
         self.touched: set[Path] = set()
@@ -170,8 +171,16 @@ class Child:
             why = (ready.get("error") if isinstance(ready, dict) else ready) or words_said or "it ended without a word"
             self.close()
             raise Inconclusive(f"{python} could not import torch: {why}")
-        self.torch, self.cuda = ready["torch"], ready["cuda"]
+        self.torch, self.cuda, self._cards = ready["torch"], ready["cuda"], ready["cards"]
         self.device_name, self.isolation = ready["device_name"], self._scratch.held.level
+
+    def why_not_several(self, count: int) -> str | None:
+        """Why the script cannot be run as so many processes at once here, or None."""
+        if not self._forks:
+            return "they are run on Linux alone"
+        if self.cuda and self._options.device != "cpu" and self._cards < count:
+            return f"{count} of them need {count} GPUs, and {self._cards} is here (--device cpu runs them without)"
+        return None
 
     def _configuration(self, lifeline: int) -> dict[str, Any]:
         root, held = self._scratch.root, self._scratch.held
@@ -203,6 +212,8 @@ class Child:
     def _environment(self) -> dict[str, str]:
         root = self._scratch.root
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
+        for name in ranks.VARIABLES:  # it is to train in one process, whatever starts the verification
+            environment.pop(name, None)
         environment.update(QUIET)
         environment.update(self._python_path(mirrored=False))
         environment.update(

@@ -152,6 +152,10 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         notes.append("TF32 was imitated: the operands of float32 matrix products were rounded to 10 bits of mantissa")
     if remap and learned.outcome and learned.outcome.log.get("events", {}).get("compiled"):
         notes.append("the graphs of the compiler ran, and not the kernels that it makes of them")
+    if learned.outcome and learned.stages:
+        notes += learned.outcome.notes
+    if any(stage.processes for stage in learned.stages) and not request.processes(learned.stages):
+        notes.append("it was run in one process alone (--processes)")
     if selected.note:
         notes.append(selected.note)
     if learned.stages:
@@ -191,6 +195,7 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         kept=kept if verdict == PASS else {},
         estimate=estimated,
         estimate_before=before,
+        processes=learned.outcome.processes or 1 if learned.outcome and learned.stages else 1,
         agreement=original.agreement(learned.outcome.log) if compared and learned.outcome and rewritten else (),
         cards=cards,
     )

@@ -62,18 +62,21 @@ class Divided:
     """A loader whose batches are shared out: its call, data, batch size and order, as they are written.
 
     ``shuffle`` is None where it is not passed. ``stream``: its data are iterated, and have no numbers. ``both``: the
-    call also makes loaders that are not shuffled, for evaluations, which stay whole.
+    call also makes loaders that are not shuffled, for evaluations, which stay whole. ``mapping`` is one that the call
+    unpacks, which holds the arguments ``in_mapping``.
     """
 
     loader: Site
     dataset: Site
-    batch: Site
+    batch: Site | None
     shuffle: Site | None
     shuffled: bool | None  # None where it is decided when it runs
     drop_last: Site | None
     passes: tuple[Pass, ...]
     stream: bool = False
     both: bool = False
+    mapping: Site | None = None
+    in_mapping: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -104,16 +107,18 @@ class Totals:
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
-    ``setup`` is the first statement of its set-up, ``imports`` the last import of each file that asks for a rank.
+    ``setup`` is the first statement of its set-up, ``imports`` the last import of each file, and what follows it.
     ``once`` are runs of statements (first and last) that one process alone executes; ``opened`` the names of files that
-    are written, ``writers`` calls that make a writer, ``bars`` progress bars. ``downloads`` are statements that fetch
-    data, ``loads`` statements that read what was saved before. ``indexed`` are literals that name one GPU, each with
-    what it becomes (``{}``: the rank). ``sizes`` are other reads of a batch's size in steps. ``unseeded`` are the
-    generators that nobody seeds; ``decisions`` are expressions that decide over the rest of the training.
+    are written, ``writers`` calls that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars``
+    progress bars. ``downloads`` are statements that fetch data, ``loads`` those that read what was saved before.
+    ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's size
+    in steps. ``unseeded`` are the generators that nobody seeds; ``decisions`` are expressions that decide over the
+    rest of the training. ``summed`` are losses at a backward pass that are sums over a batch. ``logs``: it has messages
+    logged.
     """
 
     setup: Site
-    imports: tuple[Site, ...]
+    imports: tuple[tuple[Site, Site], ...]
     loop: Site
     models: tuple[Wrapped, ...] = ()
     copied: tuple[Copied, ...] = ()
@@ -131,6 +136,7 @@ class Parallel:
     sizes: tuple[Site, ...] = ()
     unseeded: tuple[str, ...] = ()
     decisions: tuple[Site, ...] = ()
+    summed: tuple[Site, ...] = ()
     logs: bool = False
     hazard: Hazard | None = None
 

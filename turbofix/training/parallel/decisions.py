@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
-from turbofix.domain.values import Made, members
+from turbofix.domain.values import Computed, Const, External, Made, Option, members
 from turbofix.regex import regex
+from turbofix.source.names import dotted, loads, targets
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
+from turbofix.training.parallel.sharing import value_of
 
 _CHANGING = regex(r"param_groups|load_state_dict|\blr\b|adjust|exit\(")
 _PLATEAU = "ReduceLROnPlateau"
@@ -28,7 +30,7 @@ def decisions(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
             if loop in steps:
                 continue
             for node in _own(loop, steps):
-                if isinstance(node, ast.If) and _decides(node) and not isinstance(node.test, ast.Constant):
+                if isinstance(node, ast.If) and _decides(node) and not _is_alike(analysis, node.test, module):
                     told.add(places.site(node.test, module))
     for event in analysis.facts.of("step"):
         plateau = any(isinstance(each, Made) and each.qualname.endswith(_PLATEAU) for each in members(event.receiver))
@@ -54,6 +56,22 @@ def _own(loop: ast.AST, steps: set[ast.For | ast.AsyncFor | ast.While]) -> Itera
             yield each
             if not isinstance(each, LOOPS):
                 yield from _own(each, steps)
+
+
+def _is_alike(analysis: Analysis, test: ast.expr, module: ModuleFile) -> bool:
+    """Whether a test asks for nothing but options, constants and counters, which all processes have alike."""
+    counters = {
+        dotted(target)
+        for above in analysis.facts.places.ancestors(test, module)
+        if isinstance(above, ast.For) and "range" in ast.unparse(above.iter)
+        for target in targets(above.target)
+    }
+    for read in loads(test):
+        held = members(value_of(analysis, read, module))
+        known = held and all(isinstance(each, (Const, Option, Computed, External)) for each in held)
+        if dotted(read) not in counters and not known:
+            return False
+    return True
 
 
 def _decides(node: ast.If) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.library.tables import BARS, NAMES
+from turbofix.regex import regex
 from turbofix.source.answers import every
-from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
@@ -19,6 +20,8 @@ _WRITING = NAMES["writing_methods"]
 _WRITERS = NAMES["makes_writer"]
 _DISABLED = NAMES["disabled_by_mode"]
 _OPENS = frozenset(("builtins.open", "io.open", "logging.FileHandler", "logging.handlers.RotatingFileHandler"))
+_OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "collate_fn"))
+_TRAINS = regex(r"backward|train|step|fit")
 _ITS_MODE = frozenset("wax")
 
 
@@ -34,22 +37,17 @@ class Once:
         self.disabled: list[Site] = []
         self.bars: list[Site] = []
         self.fetching: list[tuple[ast.stmt, ModuleFile]] = []
+        scopes = {id(frame.scope) for frame in analysis.facts.opened()}
         for module in self.modules:
-            names = {name for call in every(ast.Call, module.tree) for name in self._held_by_writer(call, module)}
             for call in every(ast.Call, module.tree):
-                self._look(call, module, names)
-
-    def _held_by_writer(self, call: ast.Call, module: ModuleFile) -> Iterator[str]:
-        """The names of what writes a log, which other processes do without."""
-        if (self._name(call, module) or "") in _WRITERS:
-            above = self.places.parent(call, module)
-            if isinstance(above, ast.Assign):
-                yield from (dotted(each) or "" for each in above.targets)
+                scope = self.places.scope(call, module)
+                if id(scope) in scopes and not _is_of_each(scope):
+                    self._look(call, module)
 
     def _name(self, call: ast.Call, module: ModuleFile) -> str | None:
         return self.analysis.facts.offered(call.func, module)
 
-    def _look(self, call: ast.Call, module: ModuleFile, writers: set[str]) -> None:
+    def _look(self, call: ast.Call, module: ModuleFile) -> None:
         name = self._name(call, module) or ""
         site = self.places.site(call, module)
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
@@ -59,31 +57,27 @@ class Once:
             self.writers.append(site)
         elif name in _DISABLED:
             self.disabled.append(site)
-        elif name in _OPENS:
+        elif name in _OPENS or (not name and method == "open"):
             if name.startswith("logging") or _mode(call) & _ITS_MODE:
                 self._open(call, module)
-        elif name in _WRITES or (not name and method in _WRITING) or self._is_of(call, writers):
+        elif name in _WRITES or (not name and method in _WRITING):
             self._guard(call, module)
         if any(each.arg == "download" and not _is_off(each.value) for each in call.keywords):
             statement = self.places.statement(call, module)
             if statement is not None:
                 self.fetching.append((statement, module))
 
-    @staticmethod
-    def _is_of(call: ast.Call, writers: set[str]) -> bool:
-        return isinstance(call.func, ast.Attribute) and (dotted(call.func.value) or "") in writers
-
     def _open(self, call: ast.Call, module: ModuleFile) -> None:
-        """A file that is written: as a block of its own one process executes it, else others are given none."""
+        """A file that is written: the other processes write into nothing; of a path's own method, they do not."""
         statement = self.places.statement(call, module)
-        if isinstance(statement, ast.With) and any(call is item.context_expr for item in statement.items):
+        if not isinstance(call.func, ast.Attribute) or (self._name(call, module) or "") in _OPENS:
+            self.opened += [self.places.site(each, module) for each in call.args[:1]]
+        elif isinstance(statement, ast.With) and not _TRAINS.search(ast.unparse(statement)):
             self.statements.append((statement, module))
-        elif call.args:
-            self.opened.append(self.places.site(call.args[0], module))
 
     def _guard(self, call: ast.Call, module: ModuleFile) -> None:
         statement = self.places.statement(call, module)
-        if isinstance(statement, ast.Expr):
+        if isinstance(statement, ast.Expr) and not any(each.arg == "exist_ok" for each in call.keywords):
             self.statements.append((statement, module))
 
     def runs(self) -> tuple[tuple[Site, Site], ...]:
@@ -133,8 +127,15 @@ class Once:
                     yield self.places.site(statement, event.module)
 
 
+def _is_of_each(scope: ast.AST) -> bool:
+    """Whether each process needs what a function writes: in a folder for the moment, or as part of its data."""
+    name = getattr(scope, "name", "")
+    return name in _OF_DATA or (isinstance(scope, FUNCTIONS) and "temp" in ast.unparse(scope).lower())
+
+
 def _mode(call: ast.Call) -> set[str]:
-    given = call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.arg == "mode"), None)
+    at = 0 if isinstance(call.func, ast.Attribute) else 1
+    given = call.args[at] if len(call.args) > at else next((k.value for k in call.keywords if k.arg == "mode"), None)
     return set(str(given.value)) if isinstance(given, ast.Constant) else set()
 
 
@@ -142,13 +143,12 @@ def _is_off(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and not node.value
 
 
-def last_import(module: ModuleFile) -> ast.stmt | None:
-    """The last import of a file's own level, behind which a name can be set."""
-    body = module.tree.body
-    known: ast.stmt | None = None
-    for each in body:
+def last_import(module: ModuleFile) -> tuple[ast.stmt, ast.stmt] | None:
+    """The last import of a file's own level, behind which a name can be set, and the statement that follows it."""
+    known: tuple[ast.stmt, ast.stmt] | None = None
+    for each, following in itertools.pairwise(module.tree.body):
         if isinstance(each, (ast.Import, ast.ImportFrom)):
-            known = each
+            known = each, following
         elif isinstance(each, (*FUNCTIONS, ast.ClassDef)):
             break
     return known

@@ -8,40 +8,48 @@ from dataclasses import replace
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
+from turbofix.domain.trace import Event, LoopRecord
+from turbofix.domain.values import Const, Made, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
-from turbofix.training.model import Loader, Model, Parallel, Script, Step
+from turbofix.training.model import Divided, Evaluation, Loader, Model, Parallel, Script, Step, Totals
 from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.once import Once, last_import
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, wrapped
 from turbofix.training.script import is_guard
+from turbofix.training.steps.acts import loss_expression
+from turbofix.training.steps.regions import no_grad
 from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
+_COUNTED = regex(r"size|len\(|shape|batch|numel|\bbs\b")
 _SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy": ("numpy.random.seed",)}
 _SEEDING_ALL = ("seed", "seed_everything", "set_seed")
 
 
-def parallel(
+def parallel(  # noqa: PLR0913
     analysis: Analysis,
     script: Script,
     models: tuple[Model, ...],
     loaders: tuple[Loader, ...],
     steps: tuple[Step, ...],
+    evaluations: tuple[Evaluation, ...],
 ) -> Parallel | None:
-    """What several processes need; None where no steps of the program's own are seen, or where no set-up is."""
+    """What several processes need; None where no steps of the program's own are seen."""
     first = script.trains_at or script.setup
-    if not steps or first is None:
+    if not steps:
         return None
-    setup = beginning(analysis, first)
+    setup = beginning(analysis, first or steps[0].loop.site)
     try:
-        return _parallel(analysis, setup, models, loaders, steps)
+        if first is None:
+            raise NotWrapped("where it is set up was not followed", setup)
+        return _parallel(analysis, setup, models, loaders, steps, evaluations)
     except NotWrapped as found:
         return Parallel(setup, (), steps[0].loop.site, hazard=found.hazard)
 
@@ -59,7 +67,11 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
     saves = [each for statement, _ in once.statements for each in walk(statement)]
     return Parallel(
         setup,
-        tuple(places.site(each, module) for module in modules if (each := last_import(module)) is not None),
+        tuple(
+            (places.site(each[0], module), places.site(each[1], module))
+            for module in modules
+            if (each := last_import(module)) is not None
+        ),
         loop,
         once=runs,
         opened=tuple(once.opened),
@@ -74,12 +86,13 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
     )
 
 
-def _parallel(
+def _parallel(  # noqa: PLR0913
     analysis: Analysis,
     setup: Site,
     models: tuple[Model, ...],
     loaders: tuple[Loader, ...],
     steps: tuple[Step, ...],
+    evaluations: tuple[Evaluation, ...],
 ) -> Parallel:
     facts, places = analysis.facts, analysis.facts.places
     found = alike(analysis, setup, steps[0].loop.site)
@@ -103,10 +116,59 @@ def _parallel(
         copied=copies,
         loaders=data,
         drawn=tuple(drawn(analysis, records)),
-        totals=tuple(each for _, record in records if (each := totals(analysis, record)) is not None),
+        totals=tuple(each for _, record in records if (each := totals(analysis, record)) is not None)
+        + tuple(_evaluated(analysis, data, evaluations)),
         sizes=tuple(dict.fromkeys(sizes_read(analysis, shared, [record for _, record in records]))),
         decisions=tuple(decisions(analysis, [record for _, record in records])),
+        summed=tuple(dict.fromkeys(_summed(analysis, [record for _, record in records]))),
     )
+
+
+def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
+    """The losses that are sums over a batch, of which each process has a part. Raises NotWrapped for mixed ones."""
+    facts = analysis.facts
+    for record in records:
+        inside = facts.events_in(record.node)
+        asked = [event for event in inside if event.kind in ("criterion", "call") and not no_grad(event)]
+        sums = [event for event in asked if _reduction(event) == "sum"]
+        means = [event for event in asked if event.kind == "criterion" and _reduction(event) != "sum"]
+        if not sums or any(map(_is_shared_out, walk(record.node))):
+            continue
+        if means:
+            why = "a loss is a sum over the batch, and another one a mean: divide the sum by the batch's size"
+            raise NotWrapped(why, facts.site(sums[0]))
+        for event in inside:
+            loss = loss_expression(analysis, event) if event.kind == "backward" else None
+            if loss is not None:
+                yield facts.places.site(loss, event.module)
+
+
+def _reduction(event: Event) -> object:
+    """What a loss is told of its samples."""
+    told = [event.arguments] if event.arguments is not None else []
+    told += [each.arguments for each in members(event.receiver) if isinstance(each, Made) and each.kind == "criterion"]
+    values = (value for each in told for value in members(each.value("reduction")))
+    return next((each.value for each in values if isinstance(each, Const)), None)
+
+
+def _is_shared_out(node: ast.AST) -> bool:
+    """Whether something is divided by how many samples there are."""
+    divides = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+    return divides and _COUNTED.search(ast.unparse(node.right)) is not None  # type: ignore[attr-defined]
+
+
+def _evaluated(analysis: Analysis, data: tuple[Divided, ...], evaluations: tuple[Evaluation, ...]) -> Iterator[Totals]:
+    """What evaluations count on loaders that are shared out. Raises NotWrapped where that was not followed."""
+    places = analysis.facts.places
+    shared = {each.loader for each in data if not each.both}
+    for evaluation in evaluations:
+        for record in analysis.execution.loops if shared & {*evaluation.loaders} else ():
+            if places.site(record.node, record.module) == evaluation.loop.site:
+                found = totals(analysis, record)
+                if found is None:
+                    why = "it evaluates on a loader whose batches are shared out: give the evaluation one of its own"
+                    raise NotWrapped(why, evaluation.loop.site)
+                yield found
 
 
 def beginning(analysis: Analysis, first: Site) -> Site:
@@ -121,7 +183,7 @@ def beginning(analysis: Analysis, first: Site) -> Site:
             inner = node
     if inner is None:
         last = last_import(module)
-        return places.site(last, module) if last is not None else first
+        return places.site(last[1], module) if last is not None else first
     body = [each for each in inner.body if not _is_text(each)]  # type: ignore[attr-defined]
     return places.site(body[0], module)
 

@@ -10,7 +10,8 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
 from turbofix.domain.values import Const, Made, Tensor, Value, flatten, members
-from turbofix.source.names import dotted, loads, targets
+from turbofix.source.answers import every
+from turbofix.source.names import dotted, loaded, loads, targets
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
@@ -33,53 +34,75 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Div
     site, given = loader.site, loader.argument
     if loader.subclass is not None:
         raise NotWrapped(f"`{loader.subclass}` is a loader of which it is not known how it is shared out", site)
-    if loader.unpacks or loader.open_mapping:
-        raise NotWrapped("a mapping that is unpacked may hold its batch size and its order", site)
+    if len(loader.unpacks) > 1 or loader.open_mapping:
+        raise NotWrapped("mappings that are unpacked may hold its batch size and its order", site)
+    mapping = loader.unpacks[0] if loader.unpacks else None
     for name in ("sampler", "batch_sampler"):
         if given(name).state != "absent" and given(name).values != (None,):
             raise NotWrapped(f"its `{name}` chooses the samples, and every process would be given the same ones", site)
     dataset, batch, shuffle, drop = map(given, ("dataset", "batch_size", "shuffle", "drop_last"))
-    if dataset.site is None or batch.site is None or batch.site.path != site.path:
-        raise NotWrapped(
-            "its data or its batch size are not written in its call, and a batch cannot be shared out", site
-        )
+    unpacked = frozenset(loader.mapping_entries) if mapping is not None else frozenset[str]()
+    written = "batch_size" in unpacked or (batch.site is not None and batch.site.path == site.path)
+    if dataset.site is None or "dataset" in unpacked or not written:
+        raise NotWrapped("its data or its batch size are not written in its call, and cannot be shared out", site)
     if batch.values == (1,):
         raise NotWrapped("a batch of one sample cannot be shared out: accumulate gradients, or take larger ones", site)
     both = loader.role == "both" and shuffle.site is not None and shuffle.state not in ("value", "option")
     shuffled = bool(shuffle.values[0]) if shuffle.state == "value" else False if shuffle.state == "absent" else None
+    passes = tuple(_passes(analysis, loader, steps))
+    if not passes and loader.dataset.kind != "iterable":
+        raise NotWrapped("where it is read was not followed, and each epoch would have the same order", site)
     return Divided(
         site,
         dataset.site,
-        batch.site,
-        shuffle.site,
-        shuffled,
-        drop.site,
-        tuple(_passes(analysis, loader, steps)),
+        None if "batch_size" in unpacked else batch.site,
+        None if "shuffle" in unpacked else shuffle.site,
+        None if "shuffle" in unpacked else shuffled,
+        None if "drop_last" in unpacked else drop.site,
+        passes,
         stream=loader.dataset.kind == "iterable",
         both=both,
+        mapping=mapping,
+        in_mapping=unpacked & {"batch_size", "shuffle", "drop_last"},
     )
 
 
 def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Iterator[Pass]:
-    """Where steps begin to read a loader."""
+    """Where steps begin to read a loader: in front of a loop, or of what asks for an iterator."""
     places, told = analysis.facts.places, set[Site]()
-    for event in analysis.facts.of("iterate", "call"):
-        if event.kind == "call" and event.name != "builtins.iter":
-            continue
-        read = event.node.iter if isinstance(event.node, (ast.For, ast.AsyncFor)) else event.node
-        named = next((each for each in _names(read) if _is_loader(analysis, each, event.module, loader)), None)
-        statement = places.statement(event.node, event.module)
+    for read, node, module in _readings(analysis):
+        names = _names(analysis, read, module)
+        named = next((each for each in names if _is_loader(analysis, each, module, loader)), None)
+        statement = places.statement(node, module)
         if named is None or statement is None:
             continue
-        site = places.site(statement, event.module)
-        if site in told or not _leads_to_step(analysis, statement, event.module, steps):
-            continue
-        told.add(site)
-        yield Pass(site, ast.unparse(named), _epoch(analysis, statement, event.module))
+        site = places.site(statement, module)
+        if site not in told and _leads_to_step(analysis, statement, module, steps):
+            told.add(site)
+            yield Pass(site, ast.unparse(named), _epoch(analysis, statement, module))
 
 
-def _names(node: ast.AST) -> list[ast.Name | ast.Attribute]:
-    return [each for each in walk(node) if isinstance(each, (ast.Name, ast.Attribute)) and dotted(each) is not None]
+def _readings(analysis: Analysis) -> Iterator[tuple[ast.expr, ast.AST, ModuleFile]]:
+    """What the program goes through: in loops, and by iterators."""
+    for event in analysis.facts.of("iterate"):
+        if isinstance(event.node, (ast.For, ast.AsyncFor)):
+            yield event.node.iter, event.node, event.module
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree):
+            if dotted(call.func) == "iter" and call.args:
+                yield call.args[0], call, module
+
+
+def _names(analysis: Analysis, node: ast.expr, module: ModuleFile) -> list[ast.expr]:
+    """The names in an expression, and those in what its names were set to: ``loader`` of ``bar = tqdm(loader)``."""
+    named = (ast.Name, ast.Attribute)
+    found: list[ast.expr] = [each for each in walk(node) if isinstance(each, named) and dotted(each)]
+    for each in [one for one in found if isinstance(one, ast.Name)]:
+        bindings = analysis.facts.bindings
+        for write in bindings.writes(bindings.owner(each.id, each, module), each.id):
+            made = write.value if isinstance(write, ast.Assign) else getattr(write, "context_expr", None)
+            found += [one for one in walk(made) if isinstance(one, named) and dotted(one)] if made is not None else []
+    return found
 
 
 def _is_loader(analysis: Analysis, node: ast.expr, module: ModuleFile, loader: Loader) -> bool:
@@ -137,24 +160,40 @@ def sizes_read(analysis: Analysis, loaders: tuple[Loader, ...], records: list[Lo
 
 def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterator[Drawn]:
     """The batches that steps draw by hand, of data in memory: the names that are set first of all that a model gets."""
+    places = analysis.facts.places
     for step, record in records:
         if step.loaders:
             continue
         found: dict[ast.AST, list[str]] = {}
+        scope = places.scope(record.node, record.module)
         for event in analysis.facts.of("forward", "criterion"):
-            if not analysis.facts.inside(event, record.node) or event.module is not record.module:
-                continue
-            scope = analysis.facts.places.scope(event.node, event.module)
-            if scope is analysis.facts.places.scope(record.node, record.module) and isinstance(event.node, ast.Call):
+            inside = analysis.facts.inside(event, record.node) and event.module is record.module
+            if inside and places.scope(event.node, event.module) is scope and isinstance(event.node, ast.Call):
                 for given in (*event.node.args, *(each.value for each in event.node.keywords)):
                     _sources(analysis, given, record, found, set())
         if not found:
             why = "where its batches come from was not followed, and every process would take all of them"
             raise NotWrapped(why, step.loop.site)
         for statement, names in found.items():
+            unique = tuple(dict.fromkeys(names))
             inside = statement is record.node
             at = record.node.body[0] if inside else statement
-            yield Drawn(analysis.facts.places.site(at, record.module), tuple(dict.fromkeys(names)), inside)
+            yield Drawn(places.site(at, record.module), unique, inside)
+            for each in _fetched_before(analysis, scope, record, unique):
+                yield Drawn(places.site(each, record.module), unique)
+
+
+def _fetched_before(
+    analysis: Analysis, scope: ast.AST, record: LoopRecord, names: tuple[str, ...]
+) -> Iterator[ast.stmt]:
+    """Where the first batch is drawn in front of a loop that draws the next one behind each step."""
+    for each in walk(scope):
+        early = isinstance(each, ast.Assign) and each.lineno < record.node.lineno
+        if not isinstance(each, ast.Assign) or not early:
+            continue
+        set_here = {dotted(one) for target in each.targets for one in targets(target)}
+        if set_here == {*names} and analysis.facts.places.scope(each, record.module) is scope:
+            yield each
 
 
 def _sources(
@@ -164,10 +203,14 @@ def _sources(
     any_found = False
     for read in loads(node):
         name = (dotted(read) or "").partition(".")[0]
+        setting = _setting(record, name)
+        itself = isinstance(setting, ast.Assign) and name in loaded(setting.value)
+        if itself or (isinstance(setting, ast.Assign) and any(read is each for each in walk(setting))):
+            why = f"`{name}` goes from step to step, as large as a whole batch"
+            raise NotWrapped(why, analysis.facts.places.site(read, record.module))
         if name in seen:
             any_found = any_found or any(name in names for names in found.values())
             continue
-        setting = _setting(record, name)
         if setting is None or not _may_be_batch(analysis, name, setting, record):
             continue
         seen.add(name)
@@ -179,14 +222,14 @@ def _sources(
 
 
 def _setting(record: LoopRecord, name: str) -> ast.stmt | None:
-    """The statement of a loop that sets a name first, or the loop that gives it."""
-    if isinstance(record.node, ast.For) and any(dotted(each) == name for each in targets(record.node.target)):
-        counts = isinstance(record.node.iter, ast.Call) and "range" in ast.unparse(record.node.iter.func)
-        return None if counts else record.node
-    for each in record.node.body:
-        if isinstance(each, ast.Assign) and any(
-            dotted(one) == name for target in each.targets for one in targets(target)
-        ):
+    """The statement of a loop that sets a name first, or the loop that gives it; None where that counts."""
+    for loop in walk(record.node):
+        if isinstance(loop, ast.For) and name in {dotted(each) for each in targets(loop.target)}:
+            counts = "range(" in ast.unparse(loop.iter)
+            return None if counts or loop is not record.node else loop
+    for each in walk(record.node):
+        given = each.targets if isinstance(each, ast.Assign) else []
+        if isinstance(each, ast.Assign) and name in {dotted(one) for target in given for one in targets(target)}:
             return each
     return None
 
@@ -200,5 +243,5 @@ def _may_be_batch(analysis: Analysis, name: str, setting: ast.stmt, record: Loop
         if dotted(each) == name
     )
     held = list(flatten(value_of(analysis, target, record.module)))
-    models = any(isinstance(each, Tensor) and each.roles & {"output", "loss", "prediction"} for each in held)
-    return not models and not (held and all(isinstance(each, Const) for each in held))
+    computed = any(isinstance(each, Tensor) and each.roles & {"output", "loss", "prediction"} for each in held)
+    return not computed and not (held and all(isinstance(each, Const) for each in held))

@@ -22,7 +22,7 @@ from turbofix.source.site import Site
 from turbofix.training.model import Copied, Hazard, Model, Step, Wrapped
 from turbofix.training.objects import called_through, models_in, outermost
 from turbofix.training.steps.discarded import is_updated_by
-from turbofix.training.steps.regions import no_grad
+from turbofix.training.steps.regions import surely_no_grad
 
 COPYING = "torch.nn.DataParallel"
 _SAFE = frozenset(
@@ -49,7 +49,9 @@ class _Anchor:
     at: ast.AST
     module: ModuleFile
     behind: bool = False
+    name: str = ""
     uses: dict[Site, str] = field(default_factory=dict)
+    handed: set[Site] = field(default_factory=set)  # where functions that are given the wrapped one hand it on
     given: list[tuple[ast.AST, str, ModuleFile]] = field(default_factory=list)  # functions, and their parameters
 
 
@@ -61,7 +63,7 @@ def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ..
         loop = next(
             (each.node for each in facts.loops(event) if _trains(analysis, each.node, each.module, steps)), None
         )
-        if loop is None or no_grad(event):
+        if loop is None or surely_no_grad(event):
             continue
         through = called_through(analysis, event, loop)
         for value in (through,) if through is not None else models_in(event.receiver):
@@ -107,7 +109,8 @@ def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
             first.at = each.at
         first.uses.update(each.uses)
         first.given += each.given
-    taken = set(first.uses)
+        first.handed |= each.handed
+    taken = first.handed.union(first.uses)
     unwraps = {
         places.site(read, module): None
         for function, name, module in first.given
@@ -118,7 +121,7 @@ def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
         first.text,
         places.site(first.at, first.module),
         first.behind,
-        beside(first.text),
+        first.name,
         tuple(sorted(first.uses.items())),
         tuple(sorted(unwraps)),
         is_normed(model),
@@ -128,7 +131,8 @@ def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
 def beside(text: str) -> str:
     """The name of the wrapped model beside the model's."""
     head, dot, last = text.rpartition(".")
-    return f"{head}{dot}ddp_{last}"
+    private = "_" * (len(last) - len(last.lstrip("_")))
+    return f"{head}{dot}{private}ddp_{last.lstrip('_')}"
 
 
 def _anchor(analysis: Analysis, event: Event) -> _Anchor:
@@ -158,25 +162,22 @@ def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole:
     if at_frame is None:
         raise NotWrapped(f"where `{text}` is set was not followed", site)
     names = [each.arg for each in parameters(owner)] if isinstance(owner, FUNCTIONS) else []
-    if root.id in names and node is root and frame.call is not None and owner is frame.scope:
-        passed = _argument(frame, names.index(root.id), root.id)
-        if passed is None or len(frames) < 2 or root.id in stored(owner.body):  # type: ignore[attr-defined]
-            raise NotWrapped(f"how `{text}` is handed to its function was not followed", site)
-        found = _named(analysis, passed, frames[:-1], passed)
-        if whole is not node:
-            found.uses[site] = text
-        found.given.append((owner, root.id, frame.module))
-        return found
     is_self = isinstance(owner, FUNCTIONS) and names[:1] == [root.id] and _in_class(analysis, owner, frame.module)
     if is_self and text.count(".") == 1:
         return _of_object(analysis, text, owner, frame, site)
-    around = at_frame.loops
-    loop = next((each for each in around if text not in stored(each.body + each.orelse)), None)  # type: ignore[attr-defined]
+    outermost_loops = next((index for index, each in enumerate(frames) if each.loops), len(frames) - 1)
+    if root.id in names and owner is frame.scope and len(frames) - 1 > outermost_loops:  # called once for each epoch
+        passed = _argument(frame, names.index(root.id), root.id) if node is root else None
+        if passed is None or root.id in stored(owner.body):  # type: ignore[attr-defined]
+            raise NotWrapped(f"how `{text}` is handed to its function was not followed", site)
+        found = _named(analysis, passed, frames[:-1], passed)
+        found.handed |= {site, places.site(passed, frames[-2].module)}
+        found.given.append((owner, root.id, frame.module))
+        return found
+    loop = next((each for each in at_frame.loops if text not in stored(each.body + each.orelse)), None)  # type: ignore[attr-defined]
     at = loop or places.statement(at_frame.anchor, at_frame.module) or at_frame.anchor
-    if loop is None and around:
-        at = places.statement(at_frame.anchor, at_frame.module) or at_frame.anchor
-    new = beside(text).rpartition(".")[2] if "." in text else beside(text)
-    return _Anchor(owner, text, at, at_frame.module, uses={site: new})
+    new = beside(text).rpartition(".")[2]
+    return _Anchor(owner, text, at, at_frame.module, uses={site: new}, name=new)
 
 
 def _argument(frame: Frame, position: int, name: str) -> ast.expr | None:
@@ -209,7 +210,7 @@ def _of_object(analysis: Analysis, text: str, owner: ast.AST, frame: Frame, site
     if len(setting) != 1:
         raise NotWrapped(f"`{text}` is not set in one method of its class", site)
     body = [each for each in setting[0].body if not isinstance(each, ast.Return)]
-    return _Anchor(cls, text, body[-1], module, behind=True, uses={site: beside(text)})
+    return _Anchor(cls, text, body[-1], module, behind=True, name=beside(text), uses={site: beside(text)})
 
 
 def _sets(method: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> bool:

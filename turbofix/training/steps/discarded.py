@@ -82,9 +82,10 @@ def is_updated_by(analysis: Analysis, call: Event, model: Value) -> bool:
 
 
 def _is_used(loop: _Loop, ways: list[tuple[Event, _Way]], call: ast.AST, model: Value) -> bool:
+    mine = parts(model)
     through = [event for event, way in ways for each in way.passes if each.call is call and id(model) in each.models]
     updated = [loop.updated(each) for each in through]
-    return not all(each and id(model) not in each for each in updated) if updated else True
+    return not all(each and mine.isdisjoint(each) for each in updated) if updated else True
 
 
 def _backwards_in(analysis: Analysis, record: LoopRecord) -> list[Event]:

@@ -110,10 +110,12 @@ def _import_torch() -> None:
     for name in (
         "run",
         "ahead",
+        "cards_on_cpu",
         "coverage",
         "cuda_on_cpu",
         "monitors",
         "patience",
+        "ranks",
         "record",
         "shorten",
         "speed",
@@ -127,7 +129,8 @@ def _serve(configuration: dict[str, Any], line: _Line) -> None:
 
     cuda = bool(torch.cuda.is_available())
     device = torch.cuda.get_device_name(0) if cuda and configuration["name_device"] else None
-    line.say({"ready": True, "torch": torch.__version__, "cuda": cuda, "device_name": device})
+    cards = torch.cuda.device_count() if cuda else 0
+    line.say({"ready": True, "torch": torch.__version__, "cuda": cuda, "device_name": device, "cards": cards})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # what is there now is torch's: a fork need neither collect it nor look through it
     gc.freeze()

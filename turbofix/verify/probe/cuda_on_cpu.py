@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from . import tf32_on_cpu
+from . import remap, tf32_on_cpu
 from .patching import wrap
 from .remap import Remap, from_user, is_cuda, moved, place_among, place_of, put
 
@@ -103,8 +103,8 @@ def _answer_as_a_card() -> None:
     answers: dict[str, Any] = {
         "is_available": True,
         "is_initialized": True,
-        "device_count": 1,
-        "current_device": 0,
+        "device_count": lambda: remap.cards,
+        "current_device": lambda: remap.card,
         "get_device_name": "CPU in place of CUDA",
         "get_device_capability": (8, 0),
         "is_bf16_supported": True,
@@ -125,7 +125,9 @@ def _answer_as_a_card() -> None:
     def answering(answer: Any) -> Callable[[Any], Callable[..., Any]]:
         def make(original: Any) -> Callable[..., Any]:
             def ask(*arguments: Any, **keywords: Any) -> Any:
-                return answer if from_user() else original(*arguments, **keywords)
+                if not from_user():
+                    return original(*arguments, **keywords)
+                return answer() if callable(answer) else answer
 
             return ask
 
@@ -168,7 +170,7 @@ def _answer_as_accelerator(answers: dict[str, Any], answering: Callable[[Any], A
     wrap(accelerator, "set_stream", answering(None))
     wrap(accelerator, "device_index", answering(contextlib.nullcontext()))
     for name in ("current_device_index", "current_device_idx"):
-        wrap(accelerator, name, answering(0))
+        wrap(accelerator, name, answering(answers["current_device"]))
     for name in ("set_device_index", "set_device_idx"):
         wrap(accelerator, name, answering(None))
 
@@ -336,7 +338,7 @@ def _map_default(mode: Remap) -> None:
 
     def telling(original: Any) -> Callable[..., Any]:
         def get_default_device() -> Any:
-            return torch.device("cuda", 0) if mode.by_default and from_user() else original()
+            return torch.device("cuda", remap.card) if mode.by_default and from_user() else original()
 
         return get_default_device
 

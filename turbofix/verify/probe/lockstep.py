@@ -109,9 +109,13 @@ class Names:
 
 
 def modules_alive() -> list[nn.Module]:
-    """All modules in memory, by type alone: asking an object for its class may run a stranger's code."""
+    """All modules in memory, by type alone: asking an object for its class may run a stranger's code.
+
+    What only wraps another one to share its work out among processes is none of the model's.
+    """
     gc.collect()
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module) and hasattr(thing, "_modules")]
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module) and hasattr(thing, "_modules")]
+    return [one for one in modules if type(one) is not nn.parallel.DistributedDataParallel]
 
 
 def match(reference: Sequence[str], candidate: Sequence[str]) -> tuple[list[tuple[int, int]], str | None]:
@@ -128,9 +132,15 @@ def match(reference: Sequence[str], candidate: Sequence[str]) -> tuple[list[tupl
     return pairs, f"the optimizer has {len(candidate)} parameters instead of {len(reference)}{example}"
 
 
-def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dict[str, Any]:
-    """What differs at this step, in numbers that JSON can hold: of the worst parameters, or of ``every`` one."""
+def compare(reference: Moment, candidate: Moment, *, every: bool = False, part: bool = False) -> dict[str, Any]:
+    """What differs at this step, in numbers that JSON can hold: of the worst parameters, or of ``every`` one.
+
+    The candidate may have a ``part`` of the parameters alone, where other processes have the others.
+    """
     pairs, mismatch = match(reference.names, candidate.names)
+    held = reference.buffers
+    if part and candidate.names and set(candidate.names) < set(reference.names):
+        mismatch, held = None, {name: held[name] for name in held.keys() & candidate.buffers.keys()}
     for ours, theirs in pairs:
         before, after = reference.before[ours], candidate.before[theirs]
         if before.shape != after.shape:
@@ -172,6 +182,7 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dic
         "mismatch": None,
         "gradient": gradient.report(),
         "update": update.report(),
+        "off": (gradient.off, update.off),
         "updates": sorted(off, key=lambda row: max(row[1], tolerances.distance(row[2])), reverse=True)[:3],
         "parameters": worst if every else worst[:3],
         "lost": lost[:3],
@@ -179,12 +190,12 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dic
         "zeroed": zeroed,
         "not_finite": not_finite[:3],
         "drift": _drift(before_pairs, same_before),
-        "buffers": _compare_buffers(reference.buffers, candidate.buffers),
+        "buffers": _compare_buffers(held, candidate.buffers),
         "unequal": {
             "gradient": _first_false(names, same_gradient),
             "value before the step": _first_false(names, same_before),
             "value after the step": _first_false(names, same_after),
-            "buffer": _first_unequal(reference.buffers, candidate.buffers),
+            "buffer": _first_unequal(held, candidate.buffers),
         },
     }
 

@@ -8,11 +8,14 @@ samples before it, so that prefetching and other batch sizes change nothing.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import ctypes
 import importlib
 import os
 import random
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +23,12 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, DistributedSampler, Subset, get_worker_info
 from torch.utils.data import dataloader as loading
 from torch.utils.data._utils import fetch as fetching
 
 from .patching import wrap
-from .shorten import reads_once, size_of
+from .shorten import reads_once, shares, size_of
 
 
 class Chance:
@@ -33,6 +36,10 @@ class Chance:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.share: tuple[int, int] | None = (
+            None  # the size of a process's share of the batch, and of how many it is one
+        )
+        self.shuffles: list[int] = []  # what each pass that several processes share is shuffled by
         self._number, self._seeds_given = seed, 0
 
     def new_seed(self, bits: int) -> int:
@@ -60,6 +67,12 @@ class Chance:
         drawn = None if numpy is None else numpy.random.get_state()
         return torch.default_generator.get_state(), random.getstate(), drawn, (self._number, self._seeds_given)
 
+    def digest(self) -> int:
+        """A number for where the generators are: two programs that have drawn as much have the same."""
+        drawn, plain, arrays, _ = self.state()
+        where = None if arrays is None else (arrays[2], zlib.crc32(arrays[1].tobytes()))
+        return hash((zlib.crc32(ctypes.string_at(drawn.data_ptr(), drawn.numel())), plain, where))
+
     def restore(self, state: tuple[Any, Any, Any, Any]) -> None:
         self._number, self._seeds_given = state[3]
         torch.default_generator.set_state(state[0])
@@ -85,6 +98,14 @@ class Epoch:
     position: int = 0
     batches: int = 0
     sampler_state: Any = None
+    shares: int = 1  # processes among which its samples are shared out, and after how many of them unequally
+    uneven_after: int | None = None
+    drawn: int = 0  # of the batch that was handed out last: which samples are in it, in one number
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the batch that was handed out last is another share of the whole than the other processes have."""
+        return self.uneven_after is not None and self.position >= self.shares * self.uneven_after
 
 
 class _Tagged:
@@ -170,6 +191,47 @@ def draw_in_order() -> None:
     wrap(torch, "randn_like", alike("normal_"))
 
 
+def draw_for_all(chance: Chance, rank: int) -> None:
+    """Where a step draws numbers for each sample of its share of a batch, draw what one process draws for these.
+
+    The shares are those of a ``DistributedSampler``: every so manieth sample of the batch.
+    """
+
+    def filled(original: Any) -> Callable[..., Any]:
+        def fill(self: Any, *given: Any, **named: Any) -> Any:
+            share = chance.share
+            apart = "generator" in named or any(isinstance(each, torch.Tensor) for each in given)
+            if share is None or apart or not self.dim() or len(self) != share[0]:
+                return original(self, *given, **named)
+            whole = self.new_empty((share[0] * share[1], *self.shape[1:]))
+            return self.copy_(original(whole, *given, **named)[rank :: share[1]])
+
+        return fill
+
+    def made(original: Any) -> Callable[..., Any]:
+        def make(*given: Any, **named: Any) -> Any:
+            share, last = chance.share, given[-1] if given else None
+            in_row = original is not integers and all(type(each) is int for each in given)
+            size = named.get("size", given if in_row else last)
+            plain = isinstance(size, (tuple, list, torch.Size)) and "generator" not in named and "out" not in named
+            if share is None or not plain or not size or size[0] != share[0]:
+                return original(*given, **named)
+            whole = (share[0] * share[1], *size[1:])
+            if "size" in named:
+                drawn = original(*given, **{**named, "size": whole})
+            else:
+                drawn = original(*(() if in_row else given[:-1]), whole, **named)
+            return drawn[rank :: share[1]].clone()
+
+        return make
+
+    integers = torch.randint
+    for name in ("normal_", "uniform_", "bernoulli_", "random_", "exponential_"):
+        wrap(torch.Tensor, name, filled)
+    for name in ("rand", "randn", "randint"):
+        wrap(torch, name, made)
+
+
 def _shift_seeds(shift: int) -> None:
     def shifted(original: Any) -> Callable[..., Any]:
         def seed(*numbers: Any, **keywords: Any) -> Any:
@@ -203,6 +265,8 @@ def watch_loaders(
     passes: dict[tuple[object, ...], tuple[Any, int]] = {}
     begun: dict[tuple[object, ...], Epoch] = {}
     handed: list[Any] = [None]
+    drawing: list[Epoch | None] = [None]
+    first_pass: dict[tuple[int, int], int] = {}
     main_process = os.getpid()
 
     def begin(iterator: Any, loader: Any) -> None:
@@ -215,9 +279,24 @@ def watch_loaders(
         passes[drawn] = (loader.dataset, number + 1)
         if (left := begun.pop(drawn, None)) is not None:
             on_end(left)  # it was left in the middle
-        iterator._turbofix_epoch = begun[drawn] = Epoch(name, number + 1)
-        for generator in _own_generators(loader):
-            generator.manual_seed(hash((chance.seed, "sampler", number + 1)) & 0x7FFFFFFFFFFFFFFF)
+        count, uneven_after = shares(loader)
+        iterator._turbofix_drawn = collections.deque()
+        iterator._turbofix_epoch = begun[drawn] = Epoch(name, number + 1, shares=count, uneven_after=uneven_after)
+
+    def seed_own(iterator: Any, loader: Any) -> None:
+        """A sampler with a generator of its own draws what it would draw without."""
+        epoch: Epoch | None = getattr(iterator, "_turbofix_epoch", None)
+        if epoch is not None:
+            for generator in _own_generators(loader):
+                generator.manual_seed(seed_of(epoch.number))
+
+    def seed_of(number: int) -> int:
+        """What torch's samplers seed the generator with that they shuffle a pass by."""
+        before = chance.state()
+        chance.reseed("sampler", number)
+        seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        chance.restore(before)
+        return seed
 
     @contextmanager
     def apart(epoch: Epoch) -> Iterator[None]:
@@ -227,9 +306,11 @@ def watch_loaders(
             chance.reseed("sampler", epoch.number)
         else:
             chance.restore(epoch.sampler_state)
+        drawing[0] = epoch
         try:
             yield
         finally:
+            drawing[0] = None
             epoch.sampler_state = chance.state()
             chance.restore(outside)
 
@@ -237,6 +318,7 @@ def watch_loaders(
         def __init__(self: Any, loader: Any, *rest: Any) -> None:
             begin(self, loader)
             original(self, loader, *rest)
+            seed_own(self, loader)
 
         return __init__
 
@@ -251,6 +333,7 @@ def watch_loaders(
         def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
             if not first_iter:
                 begin(self, loader)
+                seed_own(self, loader)
             original(self, loader, first_iter)
 
         return _reset
@@ -274,6 +357,7 @@ def watch_loaders(
             with apart(epoch):
                 indices = original(self)
             epoch.batches += 1
+            self._turbofix_drawn.append(_which(self._dataset, indices))
             return _Tagged(epoch.number, epoch.batches, indices)
 
         return _next_index
@@ -297,13 +381,32 @@ def watch_loaders(
                 raise
             size = batch_size(batch)
             chance.reseed("batch", epoch.number, epoch.position)
-            epoch.position += size
+            epoch.position += size * epoch.shares
+            chance.share = (size, epoch.shares) if epoch.shares > 1 else None
+            epoch.drawn = self._turbofix_drawn.popleft() if self._turbofix_drawn else 0
             handed[0] = chance.state()
             on_batch(epoch, size, drew)
             return batch
 
         return __next__
 
+    def share_out(original: Any) -> Callable[..., Any]:
+        def __iter__(self: Any) -> Any:
+            if drawing[0] is None or not self.shuffle:
+                return original(self)
+            given = self.seed, self.epoch
+            chance.shuffles.append(sum(given))
+            # in the order in which the sampler of one process shuffles the pass in which this number came first
+            number = first_pass.setdefault((id(self.dataset), sum(given)), drawing[0].number)
+            self.seed, self.epoch = seed_of(number), 0
+            try:
+                return original(self)
+            finally:
+                self.seed, self.epoch = given
+
+        return __iter__
+
+    wrap(DistributedSampler, "__iter__", share_out)
     wrap(DataLoader, "__iter__", iterate)
     wrap(loading._BaseDataLoaderIter, "__init__", initialise)
     wrap(loading._MultiProcessingDataLoaderIter, "__init__", start_workers)
@@ -420,8 +523,19 @@ def _fetch_in_order(chance: Chance, original: Any) -> Callable[..., Any]:
     def fetch(self: Any, tagged: Any) -> Any:
         if not isinstance(tagged, _Tagged):
             return original(self, tagged)
-        chance.reseed("stream", tagged.epoch, tagged.ordinal)
-        return original(self, tagged.indices)
+        # one stream for the whole pass: who takes a part of what is drawn gets the same numbers as who takes all
+        state = getattr(self, "_turbofix_stream", None)
+        outside = chance.state()
+        if state is None:
+            worker = get_worker_info()
+            chance.reseed("stream", tagged.epoch, worker.id if worker is not None else 0)
+        else:
+            chance.restore(state)
+        try:
+            return original(self, tagged.indices)
+        finally:
+            self._turbofix_stream = chance.state()
+            chance.restore(outside)
 
     return fetch
 
@@ -431,6 +545,13 @@ def _loads_batches(dataset: Any) -> bool:
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     return bool(getattr(dataset, "__getitems__", None))
+
+
+def _which(dataset: Any, indices: Any) -> int:
+    """A number for the samples of a batch, whatever their order: those of the parts of a batch add up to its own."""
+    while isinstance(dataset, Subset) and isinstance(indices, (list, tuple)):
+        dataset, indices = dataset.dataset, [dataset.indices[index] for index in indices]
+    return sum(hash((_plain(index),)) for index in indices) if isinstance(indices, (list, tuple)) else 0
 
 
 def _plain(index: Any) -> object:

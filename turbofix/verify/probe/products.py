@@ -45,6 +45,11 @@ class Products:
     def difference(self) -> float:
         return math.sqrt(self.apart)
 
+    @property
+    def off(self) -> float:
+        """The difference, as a share of the old vector's length."""
+        return self.difference / self.norm if self.old else float(self.apart > 0)
+
     def report(self) -> dict[str, float]:
         return {"angle": self.angle, "ratio": self.ratio, "norm": self.norm}
 

@@ -52,6 +52,11 @@ class Window:
         self.modes: set[tuple[str, bool, int]] = set()
         self.dropouts: set[tuple[float, bool]] = set()
         self.drew = False
+        self.drawn: Counter[str] = Counter()  # which samples, by loader
+        self.shares: dict[str, int] = {}  # among so many processes
+        self.whole: Counter[str] = Counter()  # the samples of loaders that are not shared out,
+        self.drawn_whole: Counter[str] = Counter()  # and which
+        self.uneven = False
 
 
 class Recorder:
@@ -94,6 +99,7 @@ class Recorder:
         self._learning = order.get("learn")
         self._storing = self._learning is None
         self._seen = 0
+        self._leave: Callable[[], Any] = order.get("leave", processes.leave)
         self._names: dict[int, lockstep.Names] = {}
         self._optimizers: dict[int, tuple[int, Any]] = {}
         self._counts: Counter[int] = Counter()
@@ -101,6 +107,7 @@ class Recorder:
         self._current: Epoch | None = None
         self._sizes: dict[str, int] = {}
         self._pending: Any = None
+        self._stepping: Any = None
         self._log: dict[str, Any] = {}
         self.hurrying = False
         self._hurried = 0
@@ -122,6 +129,12 @@ class Recorder:
             if self._hurried > MOST_HURRIED:
                 self._give_up()
         self.window.samples[epoch.loader] += size
+        self.window.drawn[epoch.loader] += epoch.drawn
+        self.window.shares[epoch.loader] = epoch.shares
+        if epoch.shares == 1:
+            self.window.whole[epoch.loader] += size
+            self.window.drawn_whole[epoch.loader] += epoch.drawn
+        self.window.uneven = self.window.uneven or epoch.uneven
         self.window.batches += 1
         self.window.drew = self.window.drew or drew
 
@@ -167,9 +180,10 @@ class Recorder:
     # --- optimizers
 
     def before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> Any:
-        if self._idle():
+        if self._idle() or self._within(optimizer):
             return None
         with self._apart():
+            self._stepping = optimizer
             number, moment = self._begin(optimizer)
             found = getattr(optimizer, "found_inf", None)
             moment.skipped = isinstance(found, Tensor) and float(found) > 0
@@ -193,7 +207,7 @@ class Recorder:
         return arguments, {**keywords, "closure": watched_closure}
 
     def after_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        if self._idle() or self._pending is None:
+        if self._idle() or self._pending is None or self._within(optimizer):
             return
         number, moment, reference, lent = self._pending
         self._pending = None
@@ -223,6 +237,10 @@ class Recorder:
             self.parameters[number] = self._names[number].of(optimizer)
         return number, lockstep.Moment(self.parameters[number], lockstep.copies(parameters))
 
+    def _within(self, optimizer: Any) -> bool:
+        """Whether it only carries out a part of another's step (as ``ZeroRedundancyOptimizer`` has a process do)."""
+        return self._pending is not None and optimizer is getattr(self._stepping, "optim", None)
+
     def _idle(self) -> bool:
         """Whether steps are not to be recorded: the recorder's own, a worker's, or those after the comparison."""
         return self._busy or self.hurrying or os.getpid() != self.main_process
@@ -251,7 +269,8 @@ class Recorder:
             if moment.skipped and not reference.skipped:
                 self._advance(optimizer, moment.names, reference)
             with self._apart():
-                row["compare"] = lockstep.compare(reference, moment, every=self._disturbing)
+                part = self.order.get("processes", 0) > 1
+                row["compare"] = lockstep.compare(reference, moment, every=self._disturbing, part=part)
                 lockstep.reset(optimizer, moment.names, buffers, reference)
                 if self._disturbing:
                     lockstep.disturb(optimizer, step)
@@ -278,10 +297,14 @@ class Recorder:
         self.events["halved"] = self.events["halved"] or halved
         self.events["fused"] = self.events["fused"] or any(group.get("fused") for group in optimizer.param_groups)
         return {
-            "class": type(optimizer).__name__,
+            "class": type(getattr(optimizer, "optim", optimizer)).__name__,
             "losses": losses[:1] if closure else losses,
             "closure": closure,
             "samples": window.samples[trained_on] if trained_on is not None else None,
+            "drawn": window.drawn[trained_on] if trained_on is not None else 0,
+            "shares": window.shares[trained_on] if trained_on is not None else 1,
+            "whole": [window.whole[trained_on], window.drawn_whole[trained_on]] if trained_on is not None else [0, 0],
+            "uneven": window.uneven,
             "batches": window.batches,
             "hyper": [_hyper(group) for group in optimizer.param_groups],
             "clips": window.clips,
@@ -290,6 +313,7 @@ class Recorder:
             "modes": sorted(window.modes),
             "dropouts": sorted(window.dropouts),
             "drew": window.drew,
+            "chance": self.order["chance"]() if "chance" in self.order else 0,
             "compiled": self.events["compiled"],
         }
 
@@ -355,7 +379,7 @@ class Recorder:
         if whole is None or whole <= SHORT_EPOCH * per_step:
             return
         self.finish("shorten", {"shorten": {str(whole): whole % per_step + EPOCH_KEPT * per_step}})
-        processes.leave()
+        self._leave()
 
     def name_loader(self, loader: Any) -> str:
         from .shorten import entries
@@ -378,7 +402,7 @@ class Recorder:
         seconds = self.order["finish_seconds"]
         self._write(how)
         if not seconds or self._current is None:
-            processes.leave()
+            self._leave()
         self.hurrying, self._hurry = True, time.monotonic()
         self._log["end"] = {"how": "out of time"}
         self._stir()
@@ -391,14 +415,14 @@ class Recorder:
         """From the thread that looks: the script ``waits``, or its time is up."""
         if waits:
             self.finish("waiting", {"line": line_of_main_thread(self.order)})
-            processes.leave()
+            self._leave()
         self._give_up()
 
     def _give_up(self) -> None:
         if self.hurrying:
             self._log["end"]["passes"] = self._passes
         self._dump()
-        processes.leave()
+        self._leave()
 
     def finish(self, how: str, more: dict[str, Any] | None = None) -> None:
         """Write the log down; ``how`` is stopped, finished, crashed, waiting or shorten."""
@@ -436,7 +460,7 @@ class Recorder:
         part = self.order["log"] + ".part"
         with open(part, "w", encoding="utf-8") as handle:
             # all at once: only so is it written by json's C code
-            handle.write(json.dumps({**self._log, **self.order["extra"]()}))
+            handle.write(json.dumps({**self._log, **self.order["extra"]()}, default=int))
         os.replace(part, self.order["log"])
 
 

@@ -24,6 +24,9 @@ listener: Callable[..., None] | None = None
 pretended: Any = None
 """Where tensors on the GPU are only pretended, what makes them (``there``) and of them (``back``)."""
 
+card, cards = 0, 1
+"""Which of how many cards is this process's own."""
+
 _NAMES_A_DEVICE = (str, torch.device)
 _MAY_HOLD_TENSORS: Any = (torch.Tensor, tuple, list)
 
@@ -160,7 +163,7 @@ class Remap(TorchFunctionMode):
             ),
             tensor.pin_memory: _pin,
             tensor.is_pinned: lambda func, args, kwargs: True,
-            tensor.get_device: lambda func, args, kwargs: 0,
+            tensor.get_device: lambda func, args, kwargs: card,
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -244,7 +247,7 @@ class Remap(TorchFunctionMode):
             self._guessed = self._guessed or (self.moved and not place)
         if not place or not from_user(3):
             return func(*args)
-        return torch.device("cuda", 0) if func == self._device else True
+        return torch.device("cuda", card) if func == self._device else True
 
     def _to_cuda(self, func: Any, args: Any, kwargs: Any) -> Any:
         moved("cuda")

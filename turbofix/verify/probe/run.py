@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import notebook, patience
+from . import notebook, patience, ranks
 from .levels import DENIALS
 
 Say = Callable[[dict[str, Any]], None]
@@ -31,6 +31,8 @@ def run(order: dict[str, Any], say: Say) -> int:
         return _tally(order, say)
     if order["speed"]:
         return _measure(order, say)
+    if order.get("processes"):
+        return ranks.run_all(order, say, _verify)
     return _verify(order, say)
 
 
@@ -53,7 +55,7 @@ def _import_from_the_mirror(mirrored: dict[str, str]) -> None:
 def _verify(order: dict[str, Any], say: Say) -> int:
     import torch
 
-    from . import ahead, coverage, cuda_on_cpu, monitors, neutral, record, shorten, watch
+    from . import ahead, cards_on_cpu, coverage, cuda_on_cpu, monitors, neutral, record, shorten, watch
 
     torch.set_num_threads(1)
     # the system clears each page that it hands out, which takes longer than most of what is then computed in it
@@ -63,6 +65,8 @@ def _verify(order: dict[str, Any], say: Say) -> int:
     chance = neutral.Chance(order["seed"])
     neutral.seed_everything(chance, order.get("shift", 0))
     neutral.draw_in_order()
+    if order.get("processes"):
+        neutral.draw_for_all(chance, order["rank"])
     if torch.cuda.is_available():
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
@@ -75,14 +79,20 @@ def _verify(order: dict[str, Any], say: Say) -> int:
         "ran": lines.ran(),
         "facts": facts(),
         "imports": [] if order["replay"] else imports.of_libraries(),
+        "shuffles": chance.shuffles,
         **stand_in(),
     }
+    order["chance"] = chance.digest
     recorder = record.Recorder(order, say, watched.on_step if watched is not None else None)
     shorten.install({int(count): kept for count, kept in order["shorten"].items()}, record.OTHERS_KEPT)
     neutral.watch_loaders(chance, recorder.on_batch, recorder.on_end, recorder.name_loader, lambda: recorder.hurrying)
     watch.install(recorder, dropout=order["dropout"])
     if watched is not None:
         watched.install()
+    if order.get("processes"):
+        ranks.watch(recorder)
+        if order["remap"]:
+            cards_on_cpu.install(order["rank"], order["processes"])
     ahead.patch()
     imports.watch()
     lines.watch()

@@ -17,7 +17,10 @@ class _Shortened:
     """A sampler or batch sampler that ends early; everything else is the original's."""
 
     def __init__(self, original: Any, length: int) -> None:
-        self._original, self._length = original, length
+        count = processes_of(original)
+        drops = getattr(original, "drop_last", False) and count > 1
+        self._original, self._length = original, length // count if drops else -(-length // count)
+        self.whole = length
 
     def __iter__(self) -> Iterator[Any]:
         return itertools.islice(iter(self._original), self._length)
@@ -50,7 +53,29 @@ def entries(loader: Any) -> int | None:
     Torch's ``BatchSampler`` may also be the sampler of a loader that is told to make no batches (``batch_size=None``).
     """
     entering = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    return size_of(entering.sampler if type(entering) is BatchSampler else entering)
+    sampler: Any = entering.sampler if type(entering) is BatchSampler else entering
+    return size_of(sampler.dataset if processes_of(sampler) > 1 else sampler)
+
+
+def processes_of(sampler: Any) -> int:
+    """How many processes a sampler (torch's ``DistributedSampler``) shares its data set out among."""
+    count = getattr(sampler, "num_replicas", 1)
+    return count if type(count) is int and hasattr(sampler, "dataset") else 1
+
+
+def shares(loader: Any) -> tuple[int, int | None]:
+    """Among how many processes the samples are shared out, and after how many of its own one has another share.
+
+    None where the shares are equal. Else the last batch of an epoch has samples twice, or lacks some.
+    """
+    entering = loader._index_sampler
+    sampler = getattr(entering, "sampler", entering)
+    count = processes_of(sampler)
+    if count == 1:
+        return 1, None
+    whole = sampler.whole if isinstance(sampler, _Shortened) else size_of(sampler.dataset) or 0
+    cut = getattr(sampler, "drop_last", False) and getattr(entering, "drop_last", False)
+    return count, None if cut or whole % count == 0 else size_of(sampler)
 
 
 def install(plan: Mapping[int, int], others: int) -> None:
