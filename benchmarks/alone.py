@@ -101,6 +101,7 @@ CASES = (
     case("ddp", "mnist_flat.py"),
     case("no-sync", "ddp_points.py"),
     case("ddp-flags", "ddp_points.py"),
+    case("pipeline-parallel", "deep_points.py"),
     # waits and the rest
     case("defer-item", "rnn_lm.py"),
     case("throttle-logging", "seq2seq.py", "--epochs", "2"),

@@ -41,7 +41,7 @@ def laid_out(files: dict[str, str]) -> dict[Path, str]:
 def target_of(case: Case) -> tuple[Target, Risk]:
     words = shlex.split(" ".join(case.header("options")))
     options = dict(zip(words[::2], words[1::2], strict=True))
-    unknown = options.keys() - {"--gpu", "--gpus", "--torch-version", "--accelerate-version", "--risk"}
+    unknown = options.keys() - {"--gpu", "--gpus", "--pipeline", "--torch-version", "--accelerate-version", "--risk"}
     assert not unknown, f"unknown options {unknown}"
     return (
         Target(
@@ -49,6 +49,7 @@ def target_of(case: Case) -> tuple[Target, Risk]:
             config.parse_torch_version(options.get("--torch-version", "2.4")),
             others=(("accelerate", config.parse_torch_version(options.get("--accelerate-version", "1.0"))),),
             gpus=int(options.get("--gpus", "1")),
+            pipeline=int(options.get("--pipeline", "1")),
         ),
         Risk(options.get("--risk", "equivalent")),
     )

@@ -34,12 +34,12 @@ def staged(analysis: Analysis, script: Script, models: tuple[Model, ...], steps:
     first = script.trains_at or script.setup
     if not steps or first is None:
         return None
-    model = next((each for each in models if each.site in steps[0].models), None)
-    at = steps[0].loop.site if model is None else model.site
+    trained = [each for each in models if each.site in steps[0].models] or models
+    at = trained[0].site if trained else steps[0].loop.site
     try:
-        if model is None or len(steps) > 1 or len(steps[0].models) > 1:
+        if len(trained) != 1 or len(steps) > 1:
             raise NotWrapped("its steps do not train one model", at)
-        return _Stages(analysis, model, steps[0]).found(beginning(analysis, first))
+        return _Stages(analysis, trained[0], steps[0]).found(beginning(analysis, first))
     except NotWrapped as found:
         return Staged(at, hazard=found.hazard)
 
@@ -90,6 +90,9 @@ class _Stages:
                 )
             saves.append(run)
         self._unread(region, call)
+        for each in every(ast.Attribute, self.module.tree):
+            if each.attr in ("state_dict", "load_state_dict") and dotted(each.value) != name:
+                raise self.refuse("the state of its optimizer is kept, of which each process would have a part", each)
         return Staged(
             model.site,
             f"{name}{layers}",
