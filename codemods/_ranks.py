@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from turbofix.editing.edit import Edit, Refuse
@@ -45,7 +46,8 @@ class Ranks:
         self.imports = {last.path: (last, following) for last, following in plan.imports}
         self.used: dict[Path, dict[str, str]] = {}
         self.helpers: dict[Path, list[str]] = {}
-        for name in ("atexit.register", "os.environ", "sys.stdout"):  # imports in this order
+        own = () if plan.owner is not None else ("atexit.register",)
+        for name in (*own, "os.environ", "sys.stdout"):  # imports in this order
             edit.name(name, plan.setup)
 
     # --- words
@@ -108,13 +110,20 @@ class Ranks:
                 self.before(at, *lines)
             for site, text in model.uses:
                 edit.replace(site, text)
-            for site in model.unwraps:
-                text, module = edit.text(site), edit.quoted("module", site)
-                edit.replace(site, f"getattr({text}, {module}, {text})")
+            self._unwrap(model.unwraps)
+        if plan.owner is not None:
+            told = edit.name("accelerate.utils.DataLoaderConfiguration", plan.owner, "accelerate.utils")
+            edit.argument(plan.owner, "dataloader_config", f"{told}(split_batches=True)")
+            self._unwrap(plan.unwraps)
         if own:
             self.before(plan.loop, self.several(plan.loop), *own)
         for each in plan.copied:
             self._replace_copies(each)
+
+    def _unwrap(self, sites: Iterable[Site]) -> None:
+        for site in sites:
+            text, module = self.edit.text(site), self.edit.quoted("module", site)
+            self.edit.replace(site, f"getattr({text}, {module}, {text})")
 
     def _replace_copies(self, copied: Copied) -> None:
         edit, at, world = self.edit, copied.call, self.word("world_size", copied.call)
@@ -294,6 +303,17 @@ class Ranks:
     def set_up(self) -> None:
         """The group of processes in front of all else, and torchrun's numbers at the head of each file that asks."""
         edit, plan, at = self.edit, self.plan, self.plan.setup
+        lines = self._start() if plan.owner is None else []
+        lines += [f"if {self.word('rank', at)} > 0:"]
+        null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
+        lines += [f"    {edit.name('sys.stdout', at)} = {null}  # one process prints"]
+        if plan.logs:
+            lines += [f"    {edit.name('logging.disable', at)}({edit.name('logging.WARNING', at)})"]
+        self._write(lines)
+
+    def _start(self) -> list[str]:
+        """The lines that start the group of processes."""
+        edit, plan, at = self.edit, self.plan, self.plan.setup
         there = f"{edit.name('torch.cuda.is_available', at)}()"
         lines = [self.several(at), f"    if {there}:"]
         lines += [f"        {edit.name('torch.cuda.set_device', at)}({self.word('local_rank', at)})"]
@@ -308,11 +328,11 @@ class Ranks:
         seeds = {"torch": ("torch.manual_seed", ""), "random": ("random.seed", ""), "numpy": _NUMPY}
         for name, rest in (seeds[each] for each in plan.unseeded):
             lines += [f"    {edit.name(name, at)}({seed}[0]{rest})"]
-        lines += [f"if {self.word('rank', at)} > 0:"]
-        null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
-        lines += [f"    {edit.name('sys.stdout', at)} = {null}  # one process prints"]
-        if plan.logs:
-            lines += [f"    {edit.name('logging.disable', at)}({edit.name('logging.WARNING', at)})"]
+        return lines
+
+    def _write(self, lines: list[str]) -> None:
+        """Write these lines, and what the files ask for."""
+        edit, at = self.edit, self.plan.setup
         behind = at.path in self.imports and self.imports[at.path][1] == at
         for path, words in self.used.items():
             last, following = self.imports[path]

@@ -42,6 +42,7 @@ from turbofix.training.model import (
     Layouts,
     Model,
     Modules,
+    Owner,
     Placement,
     Target,
     TrainingProgram,
@@ -168,8 +169,10 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         paddings=paddings(analysis, steps) if trains else (),
         samplings=samplings(analysis, steps, evaluations) if trains else (),
         held=held if trains else (),
-        parallel=parallel(analysis, script(analysis), known_models, tuple(read), steps, evaluations)
-        if framework is Framework.PYTORCH and _is_for_several(analysis, target)
+        parallel=parallel(
+            analysis, script(analysis), known_models, tuple(read), steps, evaluations, _accelerators(framework, holders)
+        )
+        if framework in (Framework.PYTORCH, Framework.ACCELERATE) and _is_for_several(analysis, target)
         else None,
         staged=staged(analysis, script(analysis), known_models, steps)
         if framework is Framework.PYTORCH and target.pipeline > 1
@@ -183,6 +186,10 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         guessed=execution.guessed,
         acts_on=frozenset((module.path, line) for module, line in _lines(facts.events, execution.entry)),
     )
+
+
+def _accelerators(framework: Framework, owners: tuple[Owner, ...]) -> tuple[Owner, ...]:
+    return owners if framework is Framework.ACCELERATE else ()
 
 
 def _is_for_several(analysis: Analysis, target: Target) -> bool:

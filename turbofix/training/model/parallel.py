@@ -114,7 +114,8 @@ class Parallel:
     ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's size
     in steps. ``unseeded`` are the generators that nobody seeds; ``decisions`` are expressions that decide over the
     rest of the training. ``summed`` are losses at a backward pass that are sums over a batch. ``logs``: it has messages
-    logged.
+    logged. ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then
+    saved or loaded.
     """
 
     setup: Site
@@ -137,6 +138,8 @@ class Parallel:
     unseeded: tuple[str, ...] = ()
     decisions: tuple[Site, ...] = ()
     summed: tuple[Site, ...] = ()
+    owner: Site | None = None
+    unwraps: tuple[Site, ...] = ()
     logs: bool = False
     hazard: Hazard | None = None
 

@@ -152,3 +152,9 @@ def last_import(module: ModuleFile) -> tuple[ast.stmt, ast.stmt] | None:
         elif isinstance(each, (*FUNCTIONS, ast.ClassDef)):
             break
     return known
+
+
+def last_imports(analysis: Analysis, modules: Iterable[ModuleFile]) -> tuple[tuple[Site, Site], ...]:
+    """The same of each file that has one."""
+    places, found = analysis.facts.places, ((module, last_import(module)) for module in modules)
+    return tuple((places.site(each[0], module), places.site(each[1], module)) for module, each in found if each)

@@ -16,9 +16,10 @@ from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
-from turbofix.training.model import Divided, Evaluation, Loader, Model, Parallel, Script, Step, Totals
+from turbofix.training.model import Divided, Evaluation, Loader, Model, Owner, Parallel, Script, Step, Totals
+from turbofix.training.parallel.accelerated import accelerated
 from turbofix.training.parallel.decisions import decisions
-from turbofix.training.parallel.once import Once, last_import
+from turbofix.training.parallel.once import Once, last_import, last_imports
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, wrapped
@@ -29,6 +30,12 @@ from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
 _COUNTED = regex(r"size|len\(|shape|batch|numel|\bbs\b")
+_COMPARED = regex(
+    r"\b(\w+) @ \1\.(T\b|t\(\))|(mm|matmul)\((\w+), \4\.(T\b|t\(\)|transpose\(0, 1|transpose\(1, 0)|cdist\((\w+), \6\b"
+    r"|(\w+)\.unsqueeze\([01]\), \7\.unsqueeze\([01]\)"
+)
+"""What a loss over pairs of samples looks like."""
+
 _SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy": ("numpy.random.seed",)}
 _SEEDING_ALL = ("seed", "seed_everything", "set_seed")
 
@@ -40,6 +47,7 @@ def parallel(  # noqa: PLR0913
     loaders: tuple[Loader, ...],
     steps: tuple[Step, ...],
     evaluations: tuple[Evaluation, ...],
+    owners: tuple[Owner, ...] = (),
 ) -> Parallel | None:
     """What several processes need; None where no steps of the program's own are seen."""
     first = script.trains_at or script.setup
@@ -49,6 +57,9 @@ def parallel(  # noqa: PLR0913
     try:
         if first is None:
             raise NotWrapped("where it is set up was not followed", setup)
+        if owners:
+            _refuse(analysis)
+            return accelerated(analysis, setup, owners[0], steps, evaluations)
         return _parallel(analysis, setup, models, loaders, steps, evaluations)
     except NotWrapped as found:
         return Parallel(setup, (), steps[0].loop.site, hazard=found.hazard)
@@ -61,17 +72,13 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         NotWrapped: it would go wrong in silence.
     """
     _refuse(analysis)
-    places, modules = analysis.facts.places, [*analysis.execution.modules.values()]
+    modules = [*analysis.execution.modules.values()]
     once = Once(analysis, modules)
     runs = once.runs()
     saves = [each for statement, _ in once.statements for each in walk(statement)]
     return Parallel(
         setup,
-        tuple(
-            (places.site(each[0], module), places.site(each[1], module))
-            for module in modules
-            if (each := last_import(module)) is not None
-        ),
+        last_imports(analysis, modules),
         loop,
         once=runs,
         opened=tuple(once.opened),
@@ -198,6 +205,14 @@ def _refuse(analysis: Analysis) -> None:
     entry = analysis.execution.entry
     if entry.path.suffix == ".ipynb":
         raise NotWrapped("torchrun starts scripts, no notebooks", places.site(entry.tree, entry))
+    for frame in analysis.facts.opened():
+        name = getattr(frame.scope, "name", "")
+        found = (
+            _COMPARED.search(ast.unparse(frame.scope)) if name and not isinstance(frame.scope, ast.ClassDef) else None
+        )
+        if found is not None:
+            why = f"`{found[0]}` compares the samples of a batch with each other, and a process has its share alone"
+            raise NotWrapped(why, places.site(frame.scope, frame.module))
     for module in analysis.execution.modules.values():
         for node in _unordered(analysis, module):
             why = "the order of this set differs from process to process: sort it"

@@ -133,6 +133,9 @@ def _answer_as_a_card() -> None:
 
         return make
 
+    def always(answer: Any) -> Callable[[Any], Callable[..., Any]]:
+        return lambda original: lambda *arguments, **keywords: answer
+
     for name, answer in answers.items():
         wrap(torch.cuda, name, answering(answer))
     properties = types.SimpleNamespace(
@@ -145,7 +148,7 @@ def _answer_as_a_card() -> None:
     states = {"get_rng_state": state, "get_rng_state_all": [state], "set_rng_state": None, "set_rng_state_all": None}
     for owner in (torch.cuda, torch.cuda.random):  # transformers asks the latter
         for name, answer in states.items():
-            wrap(owner, name, lambda original, answer=answer: lambda *arguments, **keywords: answer)
+            wrap(owner, name, always(answer))
     for name in ("range_push", "range_pop", "mark"):
         wrap(torch.cuda.nvtx, name, answering(None))
     _answer_as_accelerator(answers, answering)

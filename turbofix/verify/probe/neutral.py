@@ -28,7 +28,7 @@ from torch.utils.data import dataloader as loading
 from torch.utils.data._utils import fetch as fetching
 
 from .patching import wrap
-from .shorten import reads_once, shares, size_of
+from .shorten import plain_batches, reads_once, shares, size_of
 
 
 class Chance:
@@ -36,9 +36,8 @@ class Chance:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.share: tuple[int, int] | None = (
-            None  # the size of a process's share of the batch, and of how many it is one
-        )
+        # the size of a process's share of the batch, of how many it is one, and whether it lies in one piece
+        self.share: tuple[int, int, bool] | None = None
         self.shuffles: list[int] = []  # what each pass that several processes share is shuffled by
         self._number, self._seeds_given = seed, 0
 
@@ -100,6 +99,7 @@ class Epoch:
     sampler_state: Any = None
     shares: int = 1  # processes among which its samples are shared out, and after how many of them unequally
     uneven_after: int | None = None
+    pieces: bool = False  # each share is one piece of a batch
     drawn: int = 0  # of the batch that was handed out last: which samples are in it, in one number
 
     @property
@@ -194,8 +194,12 @@ def draw_in_order() -> None:
 def draw_for_all(chance: Chance, rank: int) -> None:
     """Where a step draws numbers for each sample of its share of a batch, draw what one process draws for these.
 
-    The shares are those of a ``DistributedSampler``: every so manieth sample of the batch.
+    The shares are those of a ``DistributedSampler``, every so manieth sample of the batch, or pieces of it.
     """
+
+    def part(whole: Any, share: tuple[int, int, bool]) -> Any:
+        size, count, pieces = share
+        return whole[rank * size : (rank + 1) * size] if pieces else whole[rank::count]
 
     def filled(original: Any) -> Callable[..., Any]:
         def fill(self: Any, *given: Any, **named: Any) -> Any:
@@ -204,7 +208,7 @@ def draw_for_all(chance: Chance, rank: int) -> None:
             if share is None or apart or not self.dim() or len(self) != share[0]:
                 return original(self, *given, **named)
             whole = self.new_empty((share[0] * share[1], *self.shape[1:]))
-            return self.copy_(original(whole, *given, **named)[rank :: share[1]])
+            return self.copy_(part(original(whole, *given, **named), share))
 
         return fill
 
@@ -221,7 +225,7 @@ def draw_for_all(chance: Chance, rank: int) -> None:
                 drawn = original(*given, **{**named, "size": whole})
             else:
                 drawn = original(*(() if in_row else given[:-1]), whole, **named)
-            return drawn[rank :: share[1]].clone()
+            return part(drawn, share).clone()
 
         return make
 
@@ -282,6 +286,7 @@ def watch_loaders(
         count, uneven_after = shares(loader)
         iterator._turbofix_drawn = collections.deque()
         iterator._turbofix_epoch = begun[drawn] = Epoch(name, number + 1, shares=count, uneven_after=uneven_after)
+        begun[drawn].pieces = bool(getattr(loader._index_sampler, "split_batches", False))
 
     def seed_own(iterator: Any, loader: Any) -> None:
         """A sampler with a generator of its own draws what it would draw without."""
@@ -382,7 +387,7 @@ def watch_loaders(
             size = batch_size(batch)
             chance.reseed("batch", epoch.number, epoch.position)
             epoch.position += size * epoch.shares
-            chance.share = (size, epoch.shares) if epoch.shares > 1 else None
+            chance.share = (size, epoch.shares, epoch.pieces) if epoch.shares > 1 else None
             epoch.drawn = self._turbofix_drawn.popleft() if self._turbofix_drawn else 0
             handed[0] = chance.state()
             on_batch(epoch, size, drew)
@@ -423,7 +428,7 @@ def _drawn_from(loader: Any) -> tuple[object, ...]:
     A loader may be made anew for each pass. And two that draw other parts of one data set (training and validation)
     are two, for a rewrite may give each of them a data set of its own.
     """
-    batches = getattr(loader, "batch_sampler", None)
+    batches = plain_batches(getattr(loader, "batch_sampler", None))
     sampler = getattr(batches, "sampler", None) or getattr(loader, "sampler", None)
     part: object = size_of(sampler)
     indices: Any = getattr(sampler, "indices", None)
@@ -461,7 +466,7 @@ class _Nowhere:
 
 
 def _own_generators(loader: Any) -> Iterator[torch.Generator]:
-    batches, sampler = getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)
+    batches, sampler = plain_batches(getattr(loader, "batch_sampler", None)), getattr(loader, "sampler", None)
     for owner in (loader, sampler, getattr(sampler, "sampler", None), batches, getattr(batches, "sampler", None)):
         generator = getattr(owner, "generator", None)
         if isinstance(generator, torch.Generator):

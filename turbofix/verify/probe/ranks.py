@@ -164,6 +164,8 @@ def _start(
     try:
         processes.die_with_parent()
         os.environ.update(_environment(number, order["processes"], listening.getsockname()[1]))
+        if not sys.modules["torch"].cuda.is_available():
+            os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # where there is no GPU it joins no others else
         for one in (hears, asks, listening.detach()):
             os.close(one)
         for stream, name in ((1, "stdout"), (2, "stderr")) if number else ():

@@ -52,7 +52,7 @@ def entries(loader: Any) -> int | None:
 
     Torch's ``BatchSampler`` may also be the sampler of a loader that is told to make no batches (``batch_size=None``).
     """
-    entering = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    entering = loader.sampler if loader.batch_sampler is None else plain_batches(loader.batch_sampler)
     sampler: Any = entering.sampler if type(entering) is BatchSampler else entering
     return size_of(sampler.dataset if processes_of(sampler) > 1 else sampler)
 
@@ -63,12 +63,23 @@ def processes_of(sampler: Any) -> int:
     return count if type(count) is int and hasattr(sampler, "dataset") else 1
 
 
+def plain_batches(batches: Any) -> Any:
+    """What makes the batches that another sampler of batches (Accelerate's) hands on in part."""
+    while hasattr(batches, "batch_sampler"):
+        batches = batches.batch_sampler
+    return batches
+
+
 def shares(loader: Any) -> tuple[int, int | None]:
     """Among how many processes the samples are shared out, and after how many of its own one has another share.
 
     None where the shares are equal. Else the last batch of an epoch has samples twice, or lacks some.
     """
     entering = loader._index_sampler
+    split = getattr(entering, "num_processes", 1) if getattr(entering, "split_batches", False) else 1
+    if type(split) is int and split > 1:  # Accelerate's: each process takes a part of every batch
+        whole, size = size_of(plain_batches(entering).sampler) or 0, entering.batch_size
+        return split, whole // size * size // split if whole % size else None
     sampler = getattr(entering, "sampler", entering)
     count = processes_of(sampler)
     if count == 1:
