@@ -88,7 +88,8 @@ class {name}:
         sizes = [sum(each.numel() for each in layer.parameters()) for layer in layers]
         middles = [sum(sizes[:number]) + size / 2 for number, size in enumerate(sizes)]
         owners = [min(int(each / max(sum(sizes), 1) * {world}), {world} - 1) for each in middles]
-        if len(set(owner for owner, size in zip(owners, sizes) if size)) < {world}:
+        shared = sum(each.numel() for each in layers.parameters()) < sum(sizes)
+        if shared or len(set(owner for owner, size in zip(owners, sizes) if size)) < {world}:
             {exit}({few})
         for layer, owner in zip(layers, owners):
             if owner != {rank}:

@@ -26,7 +26,7 @@ _MEANS = frozenset(
 _MIXING = regex(r"(Lazy|Sync)?BatchNorm|LSTM|GRU|RNN|Transformer|MultiheadAttention")
 """Layers that know of the whole batch, or may take another dimension than the first for it."""
 _ITS_OWN = frozenset(("train", "zero_grad", "parameters"))
-_MOVES = frozenset(("to", "cuda", "float", "load_state_dict"))
+_MOVES = frozenset(("to", "cuda", "float", "apply", "load_state_dict"))
 
 
 def staged(analysis: Analysis, script: Script, models: tuple[Model, ...], steps: tuple[Step, ...]) -> Staged | None:
@@ -50,7 +50,10 @@ class _Stages:
     def __init__(self, analysis: Analysis, model: Model, step: Step) -> None:
         self.analysis, self.model, self.step = analysis, model, step
         self.places = analysis.facts.places
-        self.module = next(each for each in analysis.execution.modules.values() if each.path == model.site.path)
+        entry = analysis.execution.entry
+        self.module = next(
+            (each for each in analysis.execution.modules.values() if each.path == model.site.path), entry
+        )
 
     def refuse(self, why: str, at: ast.AST | Site) -> NotWrapped:
         return NotWrapped(why, at if isinstance(at, Site) else self.places.site(at, self.module))
@@ -62,7 +65,11 @@ class _Stages:
         made = self._call(model.site)
         statement = self.places.statement(made, self.module)
         layers = self._layers(made)
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        if (
+            not isinstance(statement, ast.Assign)
+            or not isinstance(statement.targets[0], ast.Name)
+            or _moved(statement.value) is not made
+        ):
             raise self.refuse("it has no name of its own where it is made", model.site)
         name = statement.targets[0].id
         scope = self.places.scope(made, self.module)
@@ -73,6 +80,11 @@ class _Stages:
         if taken not in reads or dotted(given.func) != f"{name}.parameters":  # type: ignore[union-attr]
             raise self.refuse(f"its optimizer is not given `{name}.parameters()` alone", optimizer)
         making = self._statement(optimizer)
+        for one in (one for one in walk(scope) if isinstance(one, ast.Name) and one.id == name and not _is_read(one)):
+            again = self._statement(one)
+            moves = isinstance(again, ast.Assign) and _moved(again.value) in reads
+            if again is not statement and not moves:
+                raise self.refuse(f"`{name}` is also the name of something else", one)
         region, call, loss, criterion = self._step(name)
         together = alike(self.analysis, setup, step.loop.site)
         saves = []
@@ -118,6 +130,9 @@ class _Stages:
             raise self.refuse("its step reads gradients, of which each process would have a part", step.loop.site)
         if step.autocast is not None or step.updates[0].scaled:
             raise self.refuse("its step is in mixed precision, which stages do not hand on", step.loop.site)
+        for each in every(ast.Attribute, self.module.tree):
+            if each.attr in ("requires_grad", "requires_grad_"):
+                raise self.refuse("its stages hand gradients on, and parameters may be frozen", each)
         if not model.layers_complete:
             raise self.refuse("not all of its layers are seen", model.site)
         mixing = sorted(each for each in model.layers if _MIXING.match(each.rpartition(".")[2]))
@@ -218,6 +233,13 @@ class _Stages:
         for each in walk(self.places.scope(call, self.module)) if target is not None else ():
             if isinstance(each, ast.Name) and each.id == dotted(target) and _is_read(each) and id(each) not in inside:
                 raise self.refuse(f"`{each.id}` is read beside the loss, and one process alone has it", each)
+
+
+def _moved(value: ast.AST) -> ast.AST:
+    """What a value is before it is moved."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _MOVES:
+        value = value.func.value
+    return value
 
 
 def _is_read(name: ast.Name) -> bool:
