@@ -2,133 +2,124 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ranks
 
-from turbofix.verify import runner
+from turbofix import registry
+from turbofix.engine import pipeline
+from turbofix.engine.verifying import plan_comparison
+from turbofix.findings import Risk
+from turbofix.source.files import Workspace
+from turbofix.training.model import Target
+from turbofix.verify import Options, runner, verify
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not runner.FORKS, reason="several processes are run on Linux alone")
+pytestmark = [
+    pytest.mark.usefixtures("warm_interpreters"),
+    pytest.mark.skipif(not runner.FORKS, reason="several processes are run on Linux alone"),
+]
 
 FOLDER = Path(__file__).parent / "several"
-STEPS = 51
-BOUND = 1e-5
-SIXTEEN_BITS = {"accumulation.py": 1e-3}
+SCRIPTS = (
+    "flat",
+    "functions",
+    "trainer",
+    "accumulation",
+    "gan",
+    "metrics",
+    "resume",
+    "stream",
+    "copies",
+    "accelerated",
+)
+STEPS, BOUND = 51, 1e-5
+SIXTEEN_BITS = {"accumulation": 1e-3}
 """Of products in 16 bits, which round otherwise for half of a batch."""
-NEEDS = {"accelerated.py": "accelerate"}
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+NEEDS = {"accelerated": "accelerate"}
 
 
-def scripts() -> list[str]:
-    return sorted(path.name for path in FOLDER.glob("*.py"))
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[ranks.Server]:
+    with ranks.server() as server:
+        yield server
 
 
-def turbofix(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "turbofix", *words, "--select", "ddp", "--gpus", "2"]
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+def rewritten(path: Path) -> str:
+    """The script as `ddp` writes it."""
+    chosen = [each for each in registry.load() if each.name == "ddp"]
+    trust = pipeline.Trust(likely=True)
+    found = pipeline.apply(path, Workspace(), chosen, Target(gpus=2), Risk.EQUIVALENT, trust=trust)
+    assert not found.report.notes, found.report.notes
+    return found.texts[path]
 
 
-def rewritten(name: str, folder: Path) -> Path:
-    """The script, as `ddp` writes it, in a folder of its own."""
-    folder.mkdir()
-    path = Path(shutil.copy(FOLDER / name, folder))
-    done = turbofix("apply", "--write", "--likely", name, folder=folder)
-    assert done.returncode == 0, done.stderr
-    assert path.read_bytes() != (FOLDER / name).read_bytes()
-    return path
-
-
-def launched(path: Path, processes: int = 2) -> subprocess.CompletedProcess[str]:
-    """The script as torchrun runs it."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.run(
-        [*command, path.name],
-        cwd=path.parent,
-        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def alone(path: Path) -> str:
-    """What a script prints as one process."""
-    done = subprocess.run(
-        [sys.executable, path.name],
-        cwd=path.parent,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize("name", scripts())
-def test_two_processes_learn_what_one_learns(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_two_processes_learn_what_one_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
-    shutil.copy(FOLDER / name, tmp_path)
-    done = turbofix("verify", name, "--steps", str(STEPS), "--output-format", "json", folder=tmp_path)
-    found = json.loads(done.stdout)
-    assert (found["verdict"], found["processes"]) == ("pass", 2), found["reason"]
-    assert found["codemods"][0]["verdict"] == "kept"
-    assert found["steps"] >= 50
-    told = re.search(r"largest relative difference (\S+) over (\d+) steps", " ".join(found["notes"]))
-    assert told is not None
+    monkeypatch.chdir(tmp_path)
+    script, candidate = tmp_path / f"{name}.py", tmp_path / "theirs.py"
+    shutil.copy(FOLDER / f"{name}.py", script)
+    candidate.write_text(rewritten(script))
+    found = verify(plan_comparison(script, candidate, (), Risk.EQUIVALENT, Options(steps=STEPS, timeout=120.0)))
+    assert found.verdict == "pass", found.reason
+    assert (found.processes, found.steps >= 50) == (2, True)
+    told = re.search(r"of one process \(largest relative difference (\S+) over (\d+) steps", " ".join(found.notes))
+    assert told is not None, found.notes
     assert int(told[2]) >= 50
     assert float(told[1]) <= SIXTEEN_BITS.get(name, BOUND)
 
 
-@pytest.mark.parametrize("name", ["resume.py", "copies.py", "gan.py"])
-def test_torchrun_prints_once_and_leaves_checkpoints_that_the_script_loads(name: str, tmp_path: Path) -> None:
-    original = tmp_path / "one" / name
-    original.parent.mkdir()
-    shutil.copy(FOLDER / name, original)
-    ours = alone(original)
-    path = rewritten(name, tmp_path / "two")
-    assert alone(path) == ours
-    saved = {each.name for each in path.parent.iterdir()}
-    for each in saved - {name}:
-        (path.parent / each).unlink()
-    theirs = launched(path).stdout
-    assert [re.sub(r"[\d.]+", "#", line) for line in theirs.splitlines()] == [
-        re.sub(r"[\d.]+", "#", line) for line in ours.splitlines()
-    ]
-    for each in saved - {name}:
-        one, two = (torch.load(folder / each, weights_only=False) for folder in (original.parent, path.parent))
-        assert _keys(one) == _keys(two)
+def shape(printed: str) -> list[str]:
+    """What is printed, but for the numbers."""
+    return [re.sub(r"[\d.]+", "#", line) for line in printed.splitlines()]
 
 
-def _keys(saved: object) -> object:
-    if isinstance(saved, dict):
-        return {key: _keys(value) for key, value in saved.items()}
-    return tuple(saved.shape) if isinstance(saved, torch.Tensor) else type(saved).__name__
+@pytest.mark.parametrize("name", ["copies", "gan"])
+def test_it_prints_once_and_keeps_what_the_script_keeps(name: str, tmp_path: Path, launcher: ranks.Server) -> None:
+    one, alone, two = (tmp_path / folder / f"{name}.py" for folder in ("one", "alone", "two"))
+    for path in (one, alone, two):
+        path.parent.mkdir()
+        shutil.copy(FOLDER / f"{name}.py", path)
+    text = rewritten(two)
+    for path in (alone, two):
+        path.write_text(text)
+    ours = launcher.run(one, 1).out[0]
+    assert launcher.run(alone, 1).out[0] == ours  # without torchrun it does what it did
+    theirs = launcher.run(two)
+    assert not theirs.error, theirs.error
+    assert (shape(theirs.out[0]), theirs.out[1]) == (shape(ours), "")
+    saved = {each.name for each in one.parent.iterdir()} - {one.name}
+    assert {each.name for each in two.parent.iterdir()} - {one.name} == saved != set()
+    for each in saved:
+        assert keys(one.parent / each) == keys(two.parent / each)
 
 
-def test_a_checkpoint_of_two_processes_goes_on_in_the_script_as_it_was(tmp_path: Path) -> None:
-    path = rewritten("resume.py", tmp_path / "two")
-    launched(path)
-    shutil.copy(FOLDER / "resume.py", path)
-    assert alone(path).startswith("goes on at epoch 4\n")
+def keys(path: Path) -> object:
+    """What a checkpoint holds, but for the numbers."""
+
+    def of(kept: object) -> object:
+        if isinstance(kept, dict):
+            return {key: of(value) for key, value in kept.items()}
+        return tuple(kept.shape) if isinstance(kept, torch.Tensor) else type(kept).__name__
+
+    return of(torch.load(path, weights_only=False))
+
+
+def test_a_checkpoint_of_two_processes_goes_on_in_the_script_as_it_was(tmp_path: Path, launcher: ranks.Server) -> None:
+    script = tmp_path / "resume.py"
+    shutil.copy(FOLDER / "resume.py", script)
+    script.write_text(rewritten(script))
+    assert not launcher.run(script).error
+    shutil.copy(FOLDER / "resume.py", script)
+    assert launcher.run(script, 1).out[0].startswith("goes on at epoch 4\n")
 
 
 SMALL = """\
@@ -151,32 +142,32 @@ for epoch in range(3):
 """
 
 
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return tmp_path / "small.py"
+
+
 @pytest.mark.parametrize(("count", "size", "processes"), [(13, 4, 2), (1, 4, 2), (2, 6, 3)])
 def test_uneven_batches_and_fewer_samples_than_processes_come_to_an_end(
-    count: int, size: int, processes: int, tmp_path: Path
+    count: int, size: int, processes: int, small: Path, launcher: ranks.Server
 ) -> None:
-    path = tmp_path / "small.py"
-    path.write_text(SMALL.format(count=count, size=size))
-    assert turbofix("apply", "--write", "--likely", path.name, folder=tmp_path).returncode == 0
-    assert launched(path, processes).stdout.splitlines() == ["epoch 0", "epoch 1", "epoch 2"]
+    small.write_text(SMALL.format(count=count, size=size))
+    small.write_text(rewritten(small))
+    ran = launcher.run(small, processes)
+    assert (ran.out[0].splitlines(), ran.error) == (["epoch 0", "epoch 1", "epoch 2"], "")
 
 
-def test_a_batch_that_cannot_be_shared_out_is_an_error_that_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "small.py"
-    path.write_text(SMALL.format(count=12, size=3))
-    assert turbofix("apply", "--write", "--likely", path.name, folder=tmp_path).returncode == 0
-    done = launched(path)
-    assert done.returncode != 0
-    assert "the batch size is no multiple of the number of processes" in done.stderr
+def test_a_batch_that_cannot_be_shared_out_is_an_error_that_says_so(small: Path, launcher: ranks.Server) -> None:
+    small.write_text(SMALL.format(count=12, size=3))
+    small.write_text(rewritten(small))
+    assert all("the batch size is no multiple of the number of processes" in each for each in launcher.run(small).err)
 
 
-def test_a_process_that_is_killed_ends_the_others(tmp_path: Path) -> None:
-    path = tmp_path / "small.py"
-    killing = SMALL.replace(
-        "    print(", '    import os; os.environ.get("RANK") == "1" and os.kill(os.getpid(), 9)\n    print('
-    )
-    path.write_text(killing.format(count=16, size=4))
-    assert turbofix("apply", "--write", "--likely", path.name, folder=tmp_path).returncode == 0
-    done = launched(path)
+def test_torchrun_ends_all_where_one_is_killed(small: Path) -> None:
+    dying = '    import os\n    if os.environ.get("RANK") == "1":\n        os.kill(os.getpid(), 9)\n    print('
+    small.write_text(SMALL.replace("    print(", dying).format(count=16, size=4))
+    small.write_text(rewritten(small))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", small.name]
+    done = subprocess.run(command, cwd=small.parent, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode != 0
     assert "SIGKILL" in done.stderr
