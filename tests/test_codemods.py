@@ -41,7 +41,8 @@ def laid_out(files: dict[str, str]) -> dict[Path, str]:
 def target_of(case: Case) -> tuple[Target, Risk]:
     words = shlex.split(" ".join(case.header("options")))
     options = dict(zip(words[::2], words[1::2], strict=True))
-    unknown = options.keys() - {"--gpu", "--gpus", "--zero", "--torch-version", "--accelerate-version", "--risk"}
+    known = {"--gpu", "--gpus", "--zero", "--pipeline", "--torch-version", "--accelerate-version", "--risk"}
+    unknown = options.keys() - known
     assert not unknown, f"unknown options {unknown}"
     return (
         Target(
@@ -50,6 +51,7 @@ def target_of(case: Case) -> tuple[Target, Risk]:
             others=(("accelerate", config.parse_torch_version(options.get("--accelerate-version", "1.0"))),),
             gpus=int(options.get("--gpus", "1")),
             zero=int(options.get("--zero", "0")),
+            pipeline=int(options.get("--pipeline", "1")),
         ),
         Risk(options.get("--risk", "equivalent")),
     )

@@ -73,6 +73,7 @@ TRAININGS = [
     expect("tabular_mlp.py", r"train mse (\S+)", 5, "mlp.pth"),
     expect("ema_bytes.py", r"loss (\S+)", 20, "bytes.pt"),
     expect("critic_points.py", r"critic (\S+)", 20, "circles.pt"),
+    expect("deep_points.py", r"loss (\S+)", 3, "deep_points.pt"),
     expect("spirals.py", r"loss (\S+)", 4, "spirals.pt"),
     expect("majority_transformer.py", r"train loss (\S+),", 2, "majority.pt", args=("--epochs", "2")),
     expect("wide_reviews.py", r"loss (\S+)", 4, "words.pt", args=("--width", "64", "--epochs", "4")),

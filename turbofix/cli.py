@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import enum
 import functools
@@ -184,6 +185,12 @@ Zero = Annotated[
         help="Share out among the GPUs the optimizer's state (1), gradients, too (2), or parameters, too (3).",
     ),
 ]
+Stages = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="In how many stages, one process each, to keep a model's layers. [default: 1]"
+    ),
+]
 TorchVersion = Annotated[
     str | None,
     typer.Option(
@@ -301,12 +308,22 @@ def choose(  # noqa: PLR0913
     observed: Path | None = None,
     gpus: int | None = None,
     zero: int | None = None,
+    pipeline: int | None = None,
 ) -> Chosen:
     """The command line's part of the settings."""
     version = parse_torch_version(torch_version) if torch_version else None
     seen = read_observed(observed) if observed is not None else None
     return Chosen(
-        split_names(select), split_names(ignore), risk, gpu, version, likely=likely, observed=seen, gpus=gpus, zero=zero
+        split_names(select),
+        split_names(ignore),
+        risk,
+        gpu,
+        version,
+        likely=likely,
+        observed=seen,
+        gpus=gpus,
+        zero=zero,
+        pipeline=pipeline,
     )
 
 
@@ -351,6 +368,7 @@ def analyze(  # noqa: PLR0913
     gpu: Gpu = None,
     gpus: Gpus = None,
     zero: Zero = None,
+    pipeline: Stages = None,
     torch_version: TorchVersion = None,
     output_format: OutputFormat = None,
     output_file: OutputFile = None,
@@ -363,7 +381,18 @@ def analyze(  # noqa: PLR0913
 ) -> int:
     """List what slows the training program down, and what is already done right."""
     refuse_script_arguments(context)
-    chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely, observed=observed, gpus=gpus, zero=zero)
+    chosen = choose(
+        select,
+        ignore,
+        risk,
+        gpu,
+        torch_version,
+        likely=likely,
+        observed=observed,
+        gpus=gpus,
+        zero=zero,
+        pipeline=pipeline,
+    )
     output = telling.Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
     return telling.told_findings(paths, chosen, output, jobs, exit_zero=exit_zero)
 
@@ -382,6 +411,7 @@ def apply(  # noqa: PLR0913
     gpu: Gpu = None,
     gpus: Gpus = None,
     zero: Zero = None,
+    pipeline: Stages = None,
     torch_version: TorchVersion = None,
     output_format: OutputFormat = None,
     output_file: OutputFile = None,
@@ -405,7 +435,18 @@ def apply(  # noqa: PLR0913
 ) -> int:
     """Print the rewrite as a diff, or write it (--write); with --verify SCRIPT -- ARGS only what runs bear out."""
     output = telling.Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
-    chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely, observed=observed, gpus=gpus, zero=zero)
+    chosen = choose(
+        select,
+        ignore,
+        risk,
+        gpu,
+        torch_version,
+        likely=likely,
+        observed=observed,
+        gpus=gpus,
+        zero=zero,
+        pipeline=pipeline,
+    )
     if verify:
         if paths is None or len(paths) != 1 or Path(paths[0]).is_dir():
             raise ConfigError("--verify runs one script: turbofix apply --verify SCRIPT -- ARGS")
@@ -455,6 +496,7 @@ def verify(  # noqa: PLR0913
     gpu: Gpu = None,
     gpus: Gpus = None,
     zero: Zero = None,
+    pipeline: Stages = None,
     torch_version: TorchVersion = None,
     steps: Steps = None,
     repeats: Repeats = None,
@@ -474,7 +516,7 @@ def verify(  # noqa: PLR0913
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also say what a run that failed wrote.")] = False,
 ) -> int:
     """Run the script as it is and as rewritten, and compare learning, speed and memory; its arguments follow `--`."""
-    chosen = choose(select, ignore, risk, gpu, torch_version, gpus=gpus, zero=zero)
+    chosen = choose(select, ignore, risk, gpu, torch_version, gpus=gpus, zero=zero, pipeline=pipeline)
     options = options_of_runs(context)
     arguments = script_arguments(context)
 
@@ -486,7 +528,8 @@ def verify(  # noqa: PLR0913
                 f"there is no file {shown(candidate)} to compare with; if this is an argument of the script, put "
                 "`--` before it"
             )
-        return verifying.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
+        request = verifying.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
+        return dataclasses.replace(request, gpus=gpus or 1)
 
     output = telling.Output(Format(output_format.value), output_file, verbose=verbose, quiet=quiet)
     code, kept = running.verified(plan, options, output, gpu, Wanted(report))
@@ -506,6 +549,7 @@ def profile(  # noqa: PLR0913
     gpu: Gpu = None,
     gpus: Gpus = None,
     zero: Zero = None,
+    pipeline: Stages = None,
     torch_version: TorchVersion = None,
     timeout: Timeout = None,
     python: Python = None,
@@ -528,7 +572,7 @@ def profile(  # noqa: PLR0913
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also say what each run took.")] = False,
 ) -> int:
     """Show where a training step's time goes, and what each change would bring; the script's arguments follow `--`."""
-    chosen = choose(select, ignore, risk, gpu, torch_version, gpus=gpus, zero=zero)
+    chosen = choose(select, ignore, risk, gpu, torch_version, gpus=gpus, zero=zero, pipeline=pipeline)
     options = options_of_runs(context)
     request = verifying.plan_profile(script, script_arguments(context), chosen, options, Workspace())
     output = telling.Output(Format(output_format.value), output_file, verbose=verbose, quiet=quiet)

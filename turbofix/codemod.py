@@ -58,7 +58,7 @@ class Codemod:
     may rest on, ``brings`` those of others that hold where it has rewritten the program: it goes before them.
     ``worth`` ranks its findings. ``otherwise`` is told, as a refusal, of a training
     of which it says nothing else: it never is silent. ``processes``: its rewrite trains in several processes, too,
-    where torchrun starts it.
+    where torchrun starts it, ``shares``: each with a share of the batch.
     """
 
     def __init__(  # noqa: PLR0913
@@ -80,6 +80,7 @@ class Codemod:
         brings: tuple[Assumption, ...] = (),
         otherwise: str | None = None,
         processes: bool = False,
+        shares: bool = False,
     ) -> None:
         if group not in GROUPS:
             raise ValueError(f"{module}: {group!r} is no group; the groups are {', '.join(GROUPS)}")
@@ -100,6 +101,7 @@ class Codemod:
         self.worth = worth
         self.otherwise = otherwise
         self.processes = processes
+        self.shares = shares
         self._find: Find | None = None
         self._rewrite: Rewrite | None = None
 

@@ -46,6 +46,7 @@ class Settings:
     gpu: str | None = None
     gpus: int | None = None
     zero: int | None = None
+    pipeline: int | None = None
     torch_version: tuple[int, int] | None = None
     exclude: tuple[str, ...] = ()
     per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -219,6 +220,13 @@ def parse_zero(value: object) -> int:
     return value
 
 
+def parse_stages(value: object) -> int:
+    """A number of stages of a pipeline. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{value!r} is not a number of stages: write 1 or more")
+    return value
+
+
 def parse_torch_version(value: object) -> tuple[int, int]:
     """``"2.4"`` or ``"2.4.1"`` as ``(2, 4)``. Raises ValueError."""
     match = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)*", value) if isinstance(value, str) else None
@@ -236,6 +244,7 @@ _KEYS: Mapping[str, Callable[[object], object]] = {
     "gpu": parse_gpu,
     "gpus": parse_gpus,
     "zero": parse_zero,
+    "pipeline": parse_stages,
     "torch-version": parse_torch_version,
     "exclude": _names,
     "per-file-ignores": _patterns,
@@ -301,6 +310,7 @@ def target(settings: Settings, entry: Path, root: Path) -> Target:
         tuple((name, old) for name, pattern in OTHERS.items() if (old := required_version(pattern, folder, root))),
         settings.gpus or 1,
         settings.zero or 0,
+        settings.pipeline or 1,
     )
 
 

@@ -25,12 +25,16 @@ MUCH, SEEN = 1.1, 1.03
 
 @dataclass(frozen=True)
 class Observed:
-    """What was seen of one ``script`` (absolute): assumptions by name, with what was seen, and gains by codemod."""
+    """What was seen of one ``script`` (absolute): assumptions by name, with what was seen, and gains by codemod.
+
+    ``needless`` are codemods for several cards where one is enough.
+    """
 
     script: Path
     held: Mapping[str, str] = field(default_factory=dict)
     refuted: frozenset[str] = frozenset()
     gains: Mapping[str, Gain] = field(default_factory=dict)
+    needless: frozenset[str] = frozenset()
 
     def speaks_of(self, path: Path) -> bool:
         """Whether the run was one of this script."""
@@ -65,6 +69,7 @@ def _observed(document: Mapping[str, Any], path: Path) -> Observed:
         {name: figure for name, figure in held.items() if name not in refuted},
         refuted,
         dict(_gains([*document.get("advice", ()), *document.get("codemods", ())])),
+        frozenset(each["codemod"] for each in document.get("advice", ()) if each.get("enough")),
     )
 
 
@@ -79,11 +84,13 @@ def _gains(told: list[Mapping[str, Any]]) -> Iterator[tuple[str, Gain]]:
             yield each["codemod"], Gain(float(speedup["low"]), float(speedup["high"]), source, estimated=True)
 
 
-def estimated(finding: Finding, gains: Mapping[str, Gain]) -> Finding:
+def estimated(finding: Finding, seen: Observed) -> Finding:
     """A finding with what it brings here, in place of what it brought others; as it is where nothing was estimated."""
-    gain = gains.get(finding.codemod)
+    if finding.codemod in seen.needless:
+        return replace(finding, gain=seen.gains.get(finding.codemod), worth=Worth.SMALL)
+    gain = seen.gains.get(finding.codemod)
     if gain is None:
-        return replace(finding, gain=None) if gains else finding
+        return replace(finding, gain=None) if seen.gains else finding
     return replace(finding, gain=gain, worth=worth_of(gain))
 
 

@@ -57,6 +57,7 @@ class Chosen:
     observed: Observed | None = None
     gpus: int | None = None
     zero: int | None = None
+    pipeline: int | None = None
 
     def settings(self, folder: Path) -> Settings:
         """The settings that hold in ``folder``, with the command line's on top. Raises ConfigError."""
@@ -67,6 +68,7 @@ class Chosen:
             gpu=self.gpu,
             gpus=self.gpus,
             zero=self.zero,
+            pipeline=self.pipeline,
             torch_version=self.torch_version,
             likely=self.likely or None,
         )

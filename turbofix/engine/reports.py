@@ -39,7 +39,7 @@ class Trust:
             gone |= seen.refuted
             settled = tuple(each for each in finding.assumes if each.name in seen.held)
             rests = tuple(each for each in finding.assumes if each not in settled)
-            finding = replace(estimated(finding, seen.gains), assumes=rests, settled=settled)
+            finding = replace(estimated(finding, seen), assumes=rests, settled=settled)
         open_ones = tuple(each for each in finding.assumes if each.name not in self.declared | declared_here)
         refuted = next((each for each in open_ones if each.name in gone), None)
         if refuted is not None:

@@ -92,6 +92,7 @@ def plan_verification(
                         void=tuple(made_void(rewriting)),
                         mends=codemod.mends,
                         processes=codemod.processes,
+                        shares=codemod.shares,
                     )
                 )
         return tuple(made)
@@ -99,7 +100,8 @@ def plan_verification(
     first = stages(frozenset())
     if not first:
         raise NothingToChange(f"{shown(path)}: there is nothing to verify, since apply would change nothing")
-    request = Request(path, tuple(args), first, options, stages, joins=_joins(path, workspace))
+    gpus = chosen.settings(path.parent).gpus or 1
+    request = Request(path, tuple(args), first, options, stages, gpus=gpus, joins=_joins(path, workspace))
     return replace(request, **_as_a_script(source))
 
 
@@ -111,7 +113,8 @@ def plan_profile(script: Path, args: Sequence[str], chosen: Chosen, options: Opt
         return plan_verification(script, args, chosen, options, workspace)
     except NothingToChange:
         path = Path(os.path.abspath(script))
-        return replace(Request(path, tuple(args), options=options), **_as_a_script(workspace.source(path)))
+        gpus = chosen.settings(path.parent).gpus or 1
+        return replace(Request(path, tuple(args), options=options, gpus=gpus), **_as_a_script(workspace.source(path)))
 
 
 def made_void(rewriting: Rewriting) -> Iterator[str]:

@@ -63,6 +63,8 @@ def card_of(found: Mapping[str, Any]) -> Card:
         sheet.name if sheet is not None else cards.slug(name),
         "ampere" if int(found["capability"][0]) >= 8 else "turing",  # or what came next, which rounds alike
         source=f"measured on {name} with torch {found['torch']}",
+        bus=sheet.bus if sheet is not None else None,
+        bus_source=sheet.bus_source if sheet is not None else "",
         **figures,
     )
     for figure, bits in (("half", 16), ("tf32", 32), ("float32", 32)):

@@ -22,7 +22,8 @@ DEFAULT = {
 class Card(NamedTuple):
     """A card: TFLOP/s in float32, in TF32 and in 16 bits (dense, tensor cores, float32 sums), GB/s of its memory,
     multiprocessors, GB of memory, GB/s from pinned memory of the host, and where that stands. Of a card that was
-    measured also the microseconds in which its host starts a kernel, and that a read adds beside the wait.
+    measured also the microseconds in which its host starts a kernel, and that a read adds beside the wait. ``bus`` are
+    the GB/s at which cards of one machine add up what they hold, as NCCL counts them (its bus bandwidth).
     """
 
     name: str
@@ -37,6 +38,8 @@ class Card(NamedTuple):
     source: str
     start: float | None = None
     read: float | None = None
+    bus: float | None = None
+    bus_source: str = ""
 
     @property
     def rounds(self) -> bool:
@@ -52,7 +55,10 @@ def _rows(name: str) -> list[list[str]]:
 @cache
 def cards() -> dict[str, Card]:
     """All cards, by name."""
-    return {row[0]: Card._make([*row[:2], *map(float, row[2:9]), row[9], None, None]) for row in _rows("cards.tsv")}
+    return {
+        row[0]: Card._make([*row[:2], *map(float, row[2:9]), row[9], None, None, float(row[10]), row[11]])
+        for row in _rows("cards.tsv")
+    }
 
 
 def card_for(gpu: str) -> Card | None:

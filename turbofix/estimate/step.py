@@ -24,6 +24,9 @@ DATA, HOST, COMPUTE, MEMORY, UNKNOWN = "data", "host", "compute", "memory", "unk
 FITTED = "rtx3090"
 """The card that most of the measurements that the constants were fitted to are of, in mixed precision."""
 
+MANY_KERNELS = "the time to start its many small kernels bounds it, and that depends on the machine's processor"
+"""Why a step that the host bounds has no figure."""
+
 # A copy that waits goes through a buffer of pinned memory, at about half the speed.
 PAGEABLE = 0.5
 # a share of the step from which convolutions in groups, of which the measurements say little, make it unknown
@@ -139,7 +142,7 @@ def estimate(recording: Recording, card: Card, processors: int = 8) -> Estimate:
         and host_low > computing - starts * fitted["kernel"] * 1e-6
         and data < host
     ):
-        refused = "the time to start its many small kernels bounds it, and that depends on the machine's processor"
+        refused = MANY_KERNELS
     step = None
     if refused is None:
         rest = total - fixed

@@ -18,7 +18,7 @@ from turbofix.engine.project import shown
 from turbofix.records import dataclass
 from turbofix.report import charts, diff
 from turbofix.report.charts import Chart
-from turbofix.report.profile import BOUNDS, kernels_in_words
+from turbofix.report.profile import BOUNDS, cards_in_words, kernels_in_words
 from turbofix.report.profile import facts as known
 from turbofix.report.verification import headline, isolation_in_words, speed_in_words
 
@@ -106,6 +106,8 @@ def of_profile(found: Profile, request: Request) -> str:
         )
     caption = f"Where a step's {total:.3g} ms go ({how})."
     bars = {"now": parts}
+    if found.cards is not None:
+        facts.append((f"on {found.cards.gpus} cards", f"{cards_in_words(found.cards)} (estimated)"))
     if found.whole is not None and found.whole.step_ms is not None and estimate.step_ms is not None:
         bars["with all changes"] = dict(found.whole.parts)
     diffs = dict(_diffs(request))

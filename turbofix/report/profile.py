@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from turbofix.report.text import Style
 
 if TYPE_CHECKING:
+    from turbofix.estimate.several import Several
     from turbofix.verify.profile import Advice, Profile
 
 BOUNDS = {
@@ -89,7 +90,10 @@ def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (fro
     unknown: dict[str, list[str]] = {}  # why there is no estimate, and of which
     for advice in profile.advice:
         speedup = advice.estimate.speedup if advice.estimate else None
-        if speedup:
+        if advice.enough:
+            factor = f"{speedup.as_factor}; " if speedup else ""
+            lines.append(style.wrap(f"{factor}one card is enough: {advice.enough}", 4, f"{advice.codemod:<18}"))
+        elif speedup:
             lines.append(style.wrap(speedup.as_factor, 4, f"{advice.codemod:<18}"))
         elif words := kernels_in_words(advice):
             lines.append(style.wrap(words, 4, f"{advice.codemod:<18}"))
@@ -100,8 +104,17 @@ def render(profile: Profile, style: Style = Style()) -> str:  # noqa: B008  (fro
             style.wrap(f"for {', '.join(names)}: {'see the note' if why == estimate.refused else why}", 4, "none")
         )
     if profile.whole is not None and profile.whole.speedup is not None:
-        lines.append(style.wrap(profile.whole.speedup.as_factor, 4, f"{'all of them':<18}", "bold"))
+        those = "all, on one card" if profile.cards else "all of them"
+        lines.append(style.wrap(profile.whole.speedup.as_factor, 4, f"{those:<18}", "bold"))
+    if profile.cards is not None:
+        lines += ["", f"  on {profile.cards.gpus} cards, each with its share of the batch (estimated, {estimate.gpu})"]
+        lines.append(style.wrap(cards_in_words(profile.cards), 4))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def cards_in_words(cards: Several) -> str:
+    """A step on several cards, and whether one is enough."""
+    return f"{cards.in_words}; one card is enough: {cards.enough}" if cards.enough else cards.in_words
 
 
 def _headline(profile: Profile) -> str:

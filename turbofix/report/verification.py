@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from turbofix.report.profile import cards_in_words
 from turbofix.report.text import Style
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
     if verification.estimate is not None and (brings := verification.estimate.speedup) is not None:
         words = f"{brings.in_words}× ({verification.estimate.bound}-bound, {verification.estimate.step_ms_in_words})"
         lines.append(_row("estimated", f"on {verification.estimate.gpu}: {words}", style))
+    if verification.cards is not None:
+        on = f"on {verification.cards.gpus} of {verification.cards.estimate.gpu}, with what was kept"
+        lines.append(_row("estimated", f"{on}: {cards_in_words(verification.cards)}", style))
     if verification.candidate.peak_memory_bytes and verification.baseline.peak_memory_bytes:
         before, after = verification.baseline.peak_memory_bytes, verification.candidate.peak_memory_bytes
         lines.append(_row("memory", f"peak {before / 2**20:,.0f} MiB before, {after / 2**20:,.0f} MiB after", style))

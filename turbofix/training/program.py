@@ -59,6 +59,7 @@ from turbofix.training.models.wrappings import wrappings
 from turbofix.training.objects import models
 from turbofix.training.optimizers.optimizer import optimizers
 from turbofix.training.parallel.parallel import parallel
+from turbofix.training.parallel.pipelined import staged
 from turbofix.training.parallel.sharding import shardings
 from turbofix.training.parallel.stages import stages
 from turbofix.training.parallel.wrapping import COPYING
@@ -177,6 +178,9 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         else None,
         shardings=tuple(shardings(analysis, made, known_models)) if target.zero and trains else (),
         stages=tuple(stages(analysis)) if framework is Framework.DEEPSPEED else (),
+        staged=staged(analysis, script(analysis), known_models, steps)
+        if framework is Framework.PYTORCH and target.pipeline > 1
+        else None,
         unplaced=unplaced(analysis, steps, evaluations, known_models, framework),
         habits=tuple(habits(analysis, steps)) if trains else (),
         overlooked=tuple(overlooked(analysis, (*steps, *evaluations)))

@@ -12,6 +12,7 @@ from turbofix.estimate import step
 from turbofix.estimate.cards import Card
 from turbofix.estimate.causes import Cause, causes
 from turbofix.estimate.recording import Recording
+from turbofix.estimate.several import Several, enough_of, several
 from turbofix.estimate.step import PARTS, Estimate
 from turbofix.records import dataclass
 from turbofix.verify import settle, speed
@@ -28,13 +29,15 @@ SAME_DATA = 2.0
 class Advice:
     """What a codemod would bring by the estimate, on top of those before it; ``why_not`` says why that is not known.
 
-    ``kernels`` are those that the host starts before the change.
+    ``kernels`` are those that the host starts before the change. ``enough`` says why one card is enough, of a change
+    that shares batches out among several.
     """
 
     codemod: str
     estimate: Estimate | None
     why_not: str | None = None
     kernels: int = 0
+    enough: str | None = None
 
     @property
     def gain(self) -> float:
@@ -42,7 +45,8 @@ class Advice:
         return self.estimate.speedup.median if self.estimate is not None and self.estimate.speedup is not None else 1.0
 
     def to_json(self) -> dict[str, Any]:
-        return {"codemod": self.codemod, "estimate": self.estimate.to_json() if self.estimate else None}
+        estimate = self.estimate.to_json() if self.estimate else None
+        return {"codemod": self.codemod, "estimate": estimate, "enough": self.enough}
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Profile:
 
     ``measured`` are the parts in milliseconds that were timed on the GPU that is here. Without one it is empty, and the
     parts are those of ``estimate``. ``causes`` come the dearest first. ``settled`` is what the steps show of
-    assumptions.
+    assumptions. ``cards`` is the step on several cards, where more than one is asked for.
     """
 
     device: str
@@ -65,6 +69,7 @@ class Profile:
     whole: Estimate | None = None
     script: str = ""
     settled: tuple[Settled, ...] = ()
+    cards: Several | None = None
 
     @property
     def step_ms(self) -> dict[str, float]:
@@ -119,6 +124,7 @@ class Profile:
             "advice": [each.to_json() for each in self.advice],
             "settled": [each.to_json() for each in self.settled],
             "script": self.script,
+            "cards": self.cards.to_json() if self.cards else None,
         }
 
 
@@ -134,23 +140,26 @@ def profile(request: Request, card: Card, tell: OnProgress) -> Profile:
         found = Profile(runs.device, recording, before, tuple(causes(recording, card, before)))
         if runs.cuda:
             found = _timed(found, runs, request, tell)
-        advice, whole = estimated(runs, request.stages, card, recording)
+        advice, whole = estimated(runs, request, request.stages, card, recording)
+        cards = on_several(runs, "the script as it is", {}, before, card, request.gpus)
     return replace(
         found,
         advice=tuple(sorted(advice, key=lambda each: -each.gain)),
         whole=whole,
         script=request.name,
         settled=settle.of_two_steps(recording.log),
+        cards=cards,
     )
 
 
 def estimated(
-    runs: Recorder, stages: Sequence[Stage], card: Card, original: Recording
+    runs: Recorder, request: Request, stages: Sequence[Stage], card: Card, original: Recording
 ) -> tuple[list[Advice], Estimate | None]:
-    """What each stage brings on top of those before it, and all of them together."""
+    """What each stage brings on top of those before it, and all of them together on one card."""
     found: list[Advice] = []
     loading = original.loading
     last = whole = before = step.estimate(original, card)
+    sharing = {stage.codemod for stage in stages if stage.shares}
     for name, files in _by_codemod(stages).items():
         try:
             recording = runs.record(f"with {name}", files)
@@ -161,9 +170,27 @@ def estimated(
             recording = replace(recording, loading=loading)
         loading = recording.loading
         now = step.estimate(recording, card)
-        found.append(Advice(name, step.compared(last, now), now.refused, last.kernels))
+        cards = on_several(runs, f"with {name}", files, now, card, request.gpus) if name in sharing else None
+        if cards is not None:
+            found.append(Advice(name, cards.estimate, cards.estimate.refused, cards.estimate.kernels, cards.enough))
+        else:
+            found.append(Advice(name, step.compared(last, now), now.refused, last.kernels))
         last, whole = now, step.compared(before, now)
     return found, whole if stages else None
+
+
+def on_several(  # noqa: PLR0913
+    runs: Recorder, phase: str, files: Mapping[Path, bytes], one: Estimate, card: Card, gpus: int
+) -> Several | None:
+    """The same program on several cards; None where one is asked for."""
+    if gpus == 1:
+        return None
+    try:
+        recording = runs.record(f"{phase}, a card's share of {gpus}", files, gpus)
+    except Inconclusive as why:
+        none = replace(one, step_ms=None, refused=f"with a card's share of a batch {why}")
+        return Several(gpus, none, enough=enough_of(one))
+    return several(one, step.estimate(recording, card), recording, card, gpus)
 
 
 def _by_codemod(stages: Sequence[Stage]) -> dict[str, Mapping[Path, bytes]]:

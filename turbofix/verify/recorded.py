@@ -31,8 +31,8 @@ class Recorder:
         self.cuda = child.cuda and request.options.device != "cpu"
         self.device = (child.device_name or "cuda") if self.cuda else "cpu"
 
-    def record(self, phase: str, files: Mapping[Path, bytes]) -> Recording:
-        """One step of the script with ``files`` in place of its own.
+    def record(self, phase: str, files: Mapping[Path, bytes], cards: int = 1) -> Recording:
+        """One step of the script with ``files`` in place of its own, or what one of several ``cards`` has of it.
 
         Where a GPU is stood in for, tensors on it have no numbers. What cannot do without is run with them, and where
         that is the script as it is, so is what is made of it.
@@ -42,16 +42,16 @@ class Recorder:
         """
         self._tell(Progress(phase, 0, SKIPPED + 1))
         if self._remap and self._pretend:
-            ended = self._run(phase, files, pretend=True)
+            ended = self._run(phase, files, cards, pretend=True)
             if ended.log.get("step"):
                 return recording_of(ended.log)
-        self._pretend = self._pretend and bool(files)
-        ended = self._run(phase, files, pretend=False)
+        self._pretend = self._pretend and bool(files or cards > 1)
+        ended = self._run(phase, files, cards, pretend=False)
         if not ended.log.get("step"):
             raise Inconclusive(self._scratch.told(_why_none(ended)))
         return recording_of(ended.log)
 
-    def _run(self, phase: str, files: Mapping[Path, bytes], *, pretend: bool) -> Ended:
+    def _run(self, phase: str, files: Mapping[Path, bytes], cards: int, *, pretend: bool) -> Ended:
         fetches = self._scratch.root / "logs" / "fetches.jsonl"
         fetches.unlink(missing_ok=True)
         order: dict[str, Any] = {
@@ -60,7 +60,8 @@ class Recorder:
             "skip": SKIPPED,
             "remap": self._remap,
             "pretend": pretend,
-            "monitor": not files,
+            "monitor": not files and cards == 1,
+            "cards": cards,
             "fetches": str(fetches),
         }
         ended = self.child.run(files, order, lambda step: self._tell(Progress(phase, step, SKIPPED + 1)))

@@ -58,7 +58,8 @@ class Stage:
     changed, ``after`` names codemods that must come before it, ``together`` those without which it gains nothing, nor
     they without it; ``for_speed`` says that it has no other purpose. ``assumes`` is what its likely findings rest on,
     ``proven`` whether it has others, too, ``claims`` what analysis takes to hold of them. ``void`` tells of findings
-    that the stages have made void. ``mends``: the script stops without it. ``processes``: it trains in several, too.
+    that the stages have made void. ``mends``: the script stops without it. ``processes``: it trains in several, too,
+    ``shares``: each with a share of the batch.
     """
 
     codemod: str | None
@@ -74,6 +75,7 @@ class Stage:
     void: tuple[str, ...] = ()
     mends: bool = False
     processes: bool = False
+    shares: bool = False
 
 
 NOTEBOOK = ".ipynb"
@@ -91,7 +93,8 @@ class Request:
     what else is left out); it is None when a candidate was given. ``without`` is left out for good. ``texts`` are run
     in place of files as they are: the Python of a notebook, and what had to be mended before it runs; ``told`` says
     where a line of a notebook is, in words behind the file's name. ``card`` is the GPU that there is an estimate for,
-    where there is none to measure on. ``joins``: as it is, it trains in several processes where torchrun starts it.
+    where there is none to measure on, ``gpus`` how many of it. ``joins``: as it is, it trains in several processes
+    where torchrun starts it.
     """
 
     script: Path
@@ -103,6 +106,7 @@ class Request:
     texts: Mapping[Path, bytes] = field(default_factory=dict)
     told: Callable[[bytes, int], str] | None = None
     card: Card | None = None
+    gpus: int = 1
     joins: bool = False
 
     def processes(self, stages: Iterable[Stage]) -> int:

@@ -8,6 +8,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from turbofix.estimate.several import Several
 from turbofix.estimate.step import Estimate
 from turbofix.estimate.step import Interval as Interval  # noqa: PLC0414  (handed on to all rooms of runs)
 from turbofix.records import dataclass
@@ -79,7 +80,7 @@ class Verification:
     files, ``notes`` what a reader must know beside the verdict, ``scratch`` the folder when it was kept. ``estimate``
     is what was kept brings on a card that is not here, where the script as it is takes ``estimate_before``.
     ``agreement`` has the steps of both, where they were compared one by one. What was kept was run as so many
-    ``processes``.
+    ``processes``; ``cards`` is a step of it on several cards, where more than one is asked for.
     """
 
     verdict: str
@@ -99,6 +100,7 @@ class Verification:
     agreement: tuple[Agreed, ...] = ()
     script: str = ""
     processes: int = 1
+    cards: Several | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -116,6 +118,7 @@ class Verification:
             "notes": list(self.notes),
             "script": self.script,
             "processes": self.processes,
+            "cards": self.cards.to_json() if self.cards else None,
         }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from turbofix.assumptions import SCRIPT_MENDED
 from turbofix.estimate import step
 from turbofix.estimate.cards import Card
+from turbofix.estimate.several import Several
 from turbofix.estimate.step import Estimate
 from turbofix.findings import Risk
 from turbofix.verify import isolation, settle, signals, speed
@@ -19,6 +20,7 @@ from turbofix.verify.lease import Lease, scratch_folder
 from turbofix.verify.original import Elsewhere, Learned, Original
 from turbofix.verify.probe.levels import GUARD
 from turbofix.verify.profile import estimated as estimated_stages
+from turbofix.verify.profile import on_several
 from turbofix.verify.recipes import Recipes
 from turbofix.verify.recorded import Recorder
 from turbofix.verify.request import ASSUMPTION, NOTEBOOK, OnProgress, Progress, Request, names_of
@@ -169,10 +171,12 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     judged = (*mending, *learned.judgements)
     before: Estimate | None = None
     estimated: Estimate | None = None
+    cards: Several | None = None
     if request.card is not None and not cuda and kept:
         recorder = Recorder(child, scratch, request, remap=remap, pretend=True, tell=tell)
         try:
-            judged, before, estimated = _with_estimates(judged, learned, recorder, request.card)
+            judged, before, estimated = _with_estimates(judged, learned, recorder, request, request.card)
+            cards = on_several(recorder, "what was kept", kept, estimated or before, request.card, request.gpus)
             why_none = before.refused or (estimated.refused if estimated is not None else None)
         except Inconclusive as why:
             why_none = str(why)
@@ -193,15 +197,16 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         estimate_before=before,
         processes=learned.outcome.processes or 1 if learned.outcome and learned.stages else 1,
         agreement=original.agreement(learned.outcome.log) if compared and learned.outcome and rewritten else (),
+        cards=cards,
     )
 
 
 def _with_estimates(
-    judged: tuple[Judgement, ...], learned: Learned, runs: Recorder, card: Card
+    judged: tuple[Judgement, ...], learned: Learned, runs: Recorder, request: Request, card: Card
 ) -> tuple[tuple[Judgement, ...], Estimate, Estimate | None]:
     """The judgements with what each kept codemod brings on a card that is not here; a step before, and after all."""
     recording = runs.record("a step of the script as it is", {})
-    advice, whole = estimated_stages(runs, learned.stages, card, recording)
+    advice, whole = estimated_stages(runs, request, learned.stages, card, recording)
     brought = {each.codemod: each.estimate for each in advice}
     told = tuple(dataclasses.replace(one, estimate=brought.get(one.codemod)) for one in judged)
     return told, step.estimate(recording, card), whole

@@ -226,3 +226,30 @@ class Sharding:
     agreeing: tuple[tuple[Site, str], ...] = ()
     returned: bool = False
     whole: Hazard | None = None
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A ``model`` whose layers follow each other, and the one step that trains it: each process could keep some.
+
+    ``layers`` is what the sequence of them is called in front of the statement ``optimizer``, and ``parameters`` the
+    model in its arguments. From ``first`` to ``last`` stand the statements that compute ``loss`` of ``inputs`` and
+    ``targets`` by ``criterion``, and go backward; ``zeroing`` are those among them that forget gradients. ``saves`` are
+    statements in front of which all layers are to be together. ``alike`` is what any training by several processes
+    needs, None beside a ``hazard``.
+    """
+
+    model: Site
+    layers: str = ""
+    optimizer: Site | None = None
+    parameters: Site | None = None
+    first: Site | None = None
+    last: Site | None = None
+    loss: str = ""
+    inputs: str = ""
+    targets: str = ""
+    criterion: str = ""
+    zeroing: tuple[str, ...] = ()
+    saves: tuple[Site, ...] = ()
+    alike: Parallel | None = None
+    hazard: Hazard | None = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from turbofix.training.model.frameworks import Framework, Owner, Training
     from turbofix.training.model.models import Attention, Formula, Listed, Model, Repeated, Wrapping
     from turbofix.training.model.optimizers import OldName, Optimizer, Scaler
-    from turbofix.training.model.parallel import Parallel, Sharding, Stage
+    from turbofix.training.model.parallel import Parallel, Sharding, Stage, Staged
     from turbofix.training.model.steps import Averaging, Evaluation, Region, Sampling, Step
 
 
@@ -33,7 +33,8 @@ class Target:
     ``capability`` is the CUDA compute capability (8.0 = Ampere), ``torch`` the oldest torch version, as (2, 4).
     ``recent``: the version that it may be as well where only the project's own requirements name ``torch``, as they
     did when they were written. ``others`` are the oldest versions of other packages, where the project says so.
-    ``gpus``: on so many at once. ``zero``: what of a training is shared out among them (1 to 3), 0 for nothing.
+    ``gpus``: on so many at once. ``zero``: what of a training is shared out among them (1 to 3), 0 for nothing;
+    ``pipeline``: or its layers in so many stages.
     """
 
     capability: tuple[int, int] = (8, 0)
@@ -42,6 +43,7 @@ class Target:
     others: tuple[tuple[str, tuple[int, int]], ...] = ()
     gpus: int = 1
     zero: int = 0
+    pipeline: int = 1
 
     def oldest(self, package: str) -> tuple[int, int] | None:
         """The oldest version of another package that a rewrite must serve; None where nothing is asked for."""
@@ -259,6 +261,7 @@ class TrainingProgram:
     parallel: Parallel | None = None  # what several processes need, where it is for several GPUs
     shardings: tuple[Sharding, ...] = ()  # of its optimizers, where these are asked for and it has several processes
     stages: tuple[Stage, ...] = ()  # what DeepSpeed is told of ZeRO
+    staged: Staged | None = None  # what it takes to have a stage of layers in each, where that is asked for
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
     habits: tuple[InPlace, ...] = ()  # what it does right, as far as a table tells
     overlooked: tuple[Overlooked, ...] = ()  # what a table tells of its text alone

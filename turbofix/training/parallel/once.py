@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.library.tables import BARS, NAMES
-from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
@@ -21,7 +20,6 @@ _WRITERS = NAMES["makes_writer"]
 _DISABLED = NAMES["disabled_by_mode"]
 _OPENS = frozenset(("builtins.open", "io.open", "logging.FileHandler", "logging.handlers.RotatingFileHandler"))
 _OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "collate_fn"))
-_TRAINS = regex(r"backward|train|step|fit")
 _ITS_MODE = frozenset("wax")
 
 
@@ -68,12 +66,18 @@ class Once:
                 self.fetching.append((statement, module))
 
     def _open(self, call: ast.Call, module: ModuleFile) -> None:
-        """A file that is written: the other processes write into nothing; of a path's own method, they do not."""
+        """A file that is written: as a block of its own by one process, else the other ones write into nothing."""
         statement = self.places.statement(call, module)
+        if isinstance(statement, ast.With) and any(call is item.context_expr for item in statement.items):
+            inside = {id(each) for each in walk(statement)}
+            backwards = self.analysis.facts.of("backward")
+            anchors = (frame.anchor for event in backwards for frame in self.analysis.facts.frames(event))
+            assigns = any(isinstance(each, ast.Assign) for each in walk(statement))
+            if not assigns and not any(id(each) in inside for each in anchors):
+                self.statements.append((statement, module))
+                return
         if not isinstance(call.func, ast.Attribute) or (self._name(call, module) or "") in _OPENS:
             self.opened += [self.places.site(each, module) for each in call.args[:1]]
-        elif isinstance(statement, ast.With) and not _TRAINS.search(ast.unparse(statement)):
-            self.statements.append((statement, module))
 
     def _guard(self, call: ast.Call, module: ModuleFile) -> None:
         statement = self.places.statement(call, module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
@@ -52,16 +53,44 @@ def parallel(  # noqa: PLR0913
     first = script.trains_at or script.setup
     if not steps:
         return None
-    setup = _beginning(analysis, first or steps[0].loop.site)
+    setup = beginning(analysis, first or steps[0].loop.site)
     try:
         if first is None:
             raise NotWrapped("where it is set up was not followed", setup)
-        _refuse(analysis)
         if owners:
+            _refuse(analysis)
             return accelerated(analysis, setup, owners[0], steps, evaluations)
         return _parallel(analysis, setup, models, loaders, steps, evaluations)
     except NotWrapped as found:
         return Parallel(setup, (), steps[0].loop.site, hazard=found.hazard)
+
+
+def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
+    """What every training by several processes needs: what one of them does for all, and how they begin.
+
+    Raises:
+        NotWrapped: it would go wrong in silence.
+    """
+    _refuse(analysis)
+    modules = [*analysis.execution.modules.values()]
+    once = Once(analysis, modules)
+    runs = once.runs()
+    saves = [each for statement, _ in once.statements for each in walk(statement)]
+    return Parallel(
+        setup,
+        last_imports(analysis, modules),
+        loop,
+        once=runs,
+        opened=tuple(once.opened),
+        writers=tuple(once.writers),
+        disabled=tuple(once.disabled),
+        bars=tuple(once.bars),
+        downloads=once.downloads(),
+        loads=tuple(dict.fromkeys(once.loads(saves))),
+        indexed=tuple(_indexed(analysis, modules)),
+        unseeded=tuple(_unseeded(analysis, modules)),
+        logs=any("logging" in module.text for module in modules),
+    )
 
 
 def _parallel(  # noqa: PLR0913
@@ -73,6 +102,7 @@ def _parallel(  # noqa: PLR0913
     evaluations: tuple[Evaluation, ...],
 ) -> Parallel:
     facts, places = analysis.facts, analysis.facts.places
+    found = alike(analysis, setup, steps[0].loop.site)
     copies = tuple(copied(analysis, models))
     whole = tuple(wrapped(analysis, models, steps))
     if not whole and not copies:
@@ -84,35 +114,20 @@ def _parallel(  # noqa: PLR0913
         if (site := places.site(record.node, record.module)) in sites
     ]
     data = tuple(divided(analysis, loaders, steps))
-    shared = [each for each in loaders if each.site in {one.loader for one in data}]
-    modules = [*analysis.execution.modules.values()]
-    once = Once(analysis, modules)
-    runs = once.runs()
-    saves = [each for statement, _ in once.statements for each in walk(statement)]
     whole_loop = facts.loops(facts.of("backward")[0])[0]
-    return Parallel(
-        setup,
-        last_imports(analysis, modules),
-        places.site(whole_loop.node, whole_loop.module),
-        whole,
-        copies,
-        data,
-        tuple(drawn(analysis, records)),
-        tuple(found for _, record in records if (found := totals(analysis, record)) is not None)
+    shared = tuple(each for each in loaders if each.site in {one.loader for one in data})
+    return replace(
+        found,
+        loop=places.site(whole_loop.node, whole_loop.module),
+        models=whole,
+        copied=copies,
+        loaders=data,
+        drawn=tuple(drawn(analysis, records)),
+        totals=tuple(each for _, record in records if (each := totals(analysis, record)) is not None)
         + tuple(_evaluated(analysis, data, evaluations)),
-        runs,
-        tuple(once.opened),
-        tuple(once.writers),
-        tuple(once.disabled),
-        tuple(once.bars),
-        once.downloads(),
-        tuple(dict.fromkeys(once.loads(saves))),
-        tuple(_indexed(analysis, modules)),
-        tuple(dict.fromkeys(sizes_read(analysis, tuple(shared), [record for _, record in records]))),
-        tuple(_unseeded(analysis, modules)),
-        tuple(decisions(analysis, [record for _, record in records])),
-        tuple(dict.fromkeys(_summed(analysis, [record for _, record in records]))),
-        logs=any("logging" in module.text for module in modules),
+        sizes=tuple(dict.fromkeys(sizes_read(analysis, shared, [record for _, record in records]))),
+        decisions=tuple(decisions(analysis, [record for _, record in records])),
+        summed=tuple(dict.fromkeys(_summed(analysis, [record for _, record in records]))),
     )
 
 
@@ -163,7 +178,7 @@ def _evaluated(analysis: Analysis, data: tuple[Divided, ...], evaluations: tuple
                 yield found
 
 
-def _beginning(analysis: Analysis, first: Site) -> Site:
+def beginning(analysis: Analysis, first: Site) -> Site:
     """The first statement of the function, or guarded block, that sets up; of a script without either, its imports."""
     places = analysis.facts.places
     module = next(each for each in analysis.execution.modules.values() if each.path == first.path)

@@ -133,6 +133,9 @@ def _answer_as_a_card() -> None:
 
         return make
 
+    def always(answer: Any) -> Callable[[Any], Callable[..., Any]]:
+        return lambda original: lambda *arguments, **keywords: answer
+
     for name, answer in answers.items():
         wrap(torch.cuda, name, answering(answer))
     properties = types.SimpleNamespace(
@@ -141,11 +144,11 @@ def _answer_as_a_card() -> None:
     wrap(torch.cuda, "get_device_properties", answering(properties))
     wrap(torch.cuda, "memory_stats", answering(collections.defaultdict(int)))
     state = torch.zeros(16, dtype=torch.uint8)
+    # torch's own functions ask as well, of the tensors' device: `fork_rng` under a pipeline
+    states = {"get_rng_state": state, "get_rng_state_all": [state], "set_rng_state": None, "set_rng_state_all": None}
     for owner in (torch.cuda, torch.cuda.random):  # transformers asks the latter
-        for name, answer in (("get_rng_state", state), ("get_rng_state_all", [state])):
-            wrap(owner, name, answering(answer))
-        for name in ("set_rng_state", "set_rng_state_all"):
-            wrap(owner, name, answering(None))
+        for name, answer in states.items():
+            wrap(owner, name, always(answer))
     for name in ("range_push", "range_pop", "mark"):
         wrap(torch.cuda.nvtx, name, answering(None))
     _answer_as_accelerator(answers, answering)

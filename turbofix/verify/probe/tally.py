@@ -83,7 +83,8 @@ def _attended(func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None
 
 
 class Tally:
-    """The recording of one step. ``order`` gives ``skip``, the steps before it, and ``fetches``, a file.
+    """The recording of one step. ``order`` gives ``skip``, the steps before it, ``fetches``, a file, and ``cards``, of
+    which each takes its share of a batch: the first one's is recorded.
 
     ``remapped`` says whether the script has used the stand-in for a GPU. ``on_step`` is told of an optimizer before it
     steps, with its gradients.
@@ -160,8 +161,11 @@ class Tally:
 
     def _choosing(self, original: Any) -> Callable[..., Any]:
         def _next_index(iterator: Any) -> Any:
-            iterator._turbofix_indices = original(iterator)
-            return iterator._turbofix_indices
+            indices = original(iterator)
+            if isinstance(indices, list):
+                indices = indices[: -(-len(indices) // self._order["cards"])]
+            iterator._turbofix_indices = indices
+            return indices
 
         return _next_index
 
