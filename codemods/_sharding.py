@@ -38,8 +38,8 @@ def {name}(model):
     parts = [model]
     for part in parts:
         for child in part.children():
-            listed = isinstance(part, ({listed}, {sequential}))
-            if listed and not isinstance(child, ({listed}, {mapped})) and next(child.children(), None):
+            block = isinstance(part, ({listed}, {sequential})) and not isinstance(child, ({listed}, {mapped}))
+            if block and list(child.children()):
                 {fully_shard}(child, reshard_after_forward={again})
             else:
                 parts.append(child)

@@ -28,9 +28,10 @@ When refused
 
     - for ``LBFGS``, closures, and optimizers that are not torch's own, or not known to update each number by itself;
     - where a state is saved by every process, or read for another purpose;
-    - in stages 2 and 3 where one process alone calls the model (the others would be waited for), for batch
-      normalisation, ``no_sync``, names that begin with ``module.``, parameters that were gathered before, and torch
-      before 2.6.
+    - in stages 2 and 3 where one process alone calls the model, or a function that saves it (the others would be waited
+      for), for batch normalisation, ``no_sync``, models that are saved themselves, names that begin with ``module.``,
+      parameters that were gathered before, and torch before 2.6;
+    - under Accelerate, Lightning and the Trainer, which have settings for it.
 
 Risk
     equivalent: the same updates but for the order in which gradients are summed.
@@ -52,6 +53,7 @@ from turbofix.training.model import Framework, Hazard, Optimizer, Sharding, Trai
 
 from ._sharding import Shares
 from ._stages import under_deepspeed
+from ._trainers import is_off
 
 codemod = Codemod(
     __name__,
@@ -76,6 +78,12 @@ WHAT = {
     2: "every process keeps all gradients and the whole state of {}, and could keep a share of them",
     3: "every process keeps all parameters, gradients and the whole state of {}, and could keep a share of them",
 }
+SETTINGS = {
+    Framework.ACCELERATE: "`accelerate config` asks for DeepSpeed, or FSDP",
+    Framework.LIGHTNING: 'its trainer takes `strategy="fsdp"`, or `strategy="deepspeed_stage_2"`',
+    Framework.TRANSFORMERS: "its arguments take `fsdp`, or a `deepspeed` configuration",
+}
+ASKING = ("strategy", "fsdp", "deepspeed", "fsdp_plugin", "deepspeed_plugin")
 ALONE = "one process trains: ask for several GPUs first (`--gpus 2`)"
 
 
@@ -94,6 +102,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     stage = program.target.zero
     if stage and program.framework is Framework.DEEPSPEED:
         yield from under_deepspeed(codemod, program, stage)
+    setting = SETTINGS.get(program.framework)
+    asked = program.hands_over or any(not is_off(each.argument(name)) for each in program.trainings for name in ASKING)
+    if stage and setting is not None and program.trained_at is not None and not asked:
+        yield codemod.refuse(program.trained_at, WHAT[stage].format("the optimizer"), setting)
     if not stage or program.framework is not Framework.PYTORCH or is_sharded(program):
         return
     for each in program.shardings:

@@ -15,9 +15,13 @@ import pytest
 
 from turbofix import config, registry
 from turbofix.engine import pipeline
+from turbofix.engine.project import Chosen
+from turbofix.engine.verifying import plan_verification
 from turbofix.findings import Risk
 from turbofix.source.files import Workspace
 from turbofix.training.model import Target
+from turbofix.verify import Options, verify
+from turbofix.verify.result import KEPT
 
 SEVERAL = Path(__file__).parent / "several"
 SCRIPT = SEVERAL / "shared_out.py"
@@ -185,6 +189,15 @@ def test_a_script_of_one_process_comes_all_the_way(runs: Runs, tmp_path: Path) -
     check_same(tmp_path / "one" / "checkpoint.pt", tmp_path / "one_as_before" / "checkpoint.pt", 0.0)
     check_same(tmp_path / "one" / "checkpoint.pt", tmp_path / "two" / "checkpoint.pt", 1e-5)
     assert torch.load(tmp_path / "two" / "checkpoint.pt")["epoch"] == 3
+
+
+def test_verify_compares_shares_with_what_the_script_learns() -> None:
+    pytest.importorskip("torch")
+    script = SEVERAL.parent.parent / "fixtures" / "scripts" / "ddp_points.py"
+    chosen = Chosen(select=("zero",), zero=3)
+    (found,) = verify(plan_verification(script, (), chosen, Options(processes=1), Workspace())).codemods
+    assert (found.codemod, found.verdict) == ("zero", KEPT), found.reason
+    assert found.reason.startswith("gradients agree to 0 and updates to 0 over 21 steps")
 
 
 def test_stages_are_one_to_three() -> None:
