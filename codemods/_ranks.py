@@ -92,8 +92,12 @@ class Ranks:
         if seeds:
             seed = f"{edit.name('torch.initial_seed', plan.loop)}() + {self.word('rank', plan.loop)}"
             own = [f"    {edit.name('torch.manual_seed', plan.loop)}({seed})  # dropout and augmentation of its own"]
+        done: set[tuple[Site, str]] = set()
         for model in plan.models:
             at = model.at
+            if (at, model.becomes) in done:  # one name for what several calls make
+                continue
+            done.add((at, model.becomes))
             ddp = edit.name("torch.nn.parallel.DistributedDataParallel", at)
             lines = [f"{model.becomes} = {model.text}", self.several(at)]
             if at == plan.loop and not model.behind:
@@ -318,7 +322,7 @@ class Ranks:
         lines = [self.several(at), f"    if {there}:"]
         lines += [f"        {edit.name('torch.cuda.set_device', at)}({self.word('local_rank', at)})"]
         start = edit.name("torch.distributed.init_process_group", at)
-        lines += [f"    {start}({edit.quoted('nccl', at)} if {there} else {edit.quoted('gloo', at)})"]
+        lines += [f"    {start}()"]
         end = edit.name("torch.distributed.destroy_process_group", at)
         lines += [f"    {edit.name('atexit.register', at)}({end})"]
         if plan.unseeded:

@@ -95,7 +95,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     yield from numbered.values()
     for preload in program.preloads:
         loader = program.loader(preload.loader)
-        if loader is None or preload.heavy:
+        if loader is None or preload.heavy or program.target.gpus > 1:  # several processes share out its samples
             continue
         arrow = (loader.dataset.qualname or "").startswith("datasets.")
         lies = "on the GPU" if loader.dataset.on_device else "in an Arrow table" if arrow else "in memory"

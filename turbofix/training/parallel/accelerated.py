@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
@@ -14,7 +15,6 @@ from turbofix.source.site import Site
 from turbofix.training.model import Evaluation, Owner, Parallel, Step, Totals
 from turbofix.training.objects import models_in
 from turbofix.training.parallel.decisions import decisions
-from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.sharing import value_of
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped
@@ -24,33 +24,24 @@ _STATES = frozenset(("state_dict", "load_state_dict", "save_pretrained"))
 
 
 def accelerated(
-    analysis: Analysis, setup: Site, owner: Owner, steps: tuple[Step, ...], evaluations: tuple[Evaluation, ...]
+    analysis: Analysis, found: Parallel, owner: Owner, steps: tuple[Step, ...], evaluations: tuple[Evaluation, ...]
 ) -> Parallel:
     """What Accelerate leaves to the script: the batch of all processes, sums, files and names. Raises NotWrapped."""
     places = analysis.facts.places
     for name in ("dataloader_config", "split_batches"):
         if owner.argument(name).state != "absent" or owner.open_mapping:
             raise NotWrapped("it says itself how Accelerate shares out batches", owner.site)
-    modules = [*analysis.execution.modules.values()]
-    once = Once(analysis, modules)
     sites = {step.loop.site for step in steps}
     records = [record for record, *_ in training_loops(analysis) if places.site(record.node, record.module) in sites]
-    counted = [found for record in records if (found := totals(analysis, record)) is not None]
-    return Parallel(
-        setup,
-        last_imports(analysis, modules),
-        steps[0].loop.site,
+    counted = [each for record in records if (each := totals(analysis, record)) is not None]
+    return replace(
+        found,
         owner=owner.site,
         totals=(*counted, *_evaluated(analysis, evaluations)),
-        once=once.runs(),
-        opened=tuple(once.opened),
-        writers=tuple(once.writers),
-        disabled=tuple(once.disabled),
-        bars=tuple(once.bars),
-        downloads=once.downloads(),
         decisions=tuple(decisions(analysis, records)),
-        unwraps=tuple(dict.fromkeys(_states(analysis, modules))),
-        logs=any("logging" in module.text for module in modules),
+        unwraps=tuple(dict.fromkeys(_states(analysis, [*analysis.execution.modules.values()]))),
+        indexed=(),
+        loads=(),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
-from turbofix.domain.values import Computed, Const, External, Made, Option, members
+from turbofix.domain.values import Bound, Computed, Const, External, Function, Instance, Made, Option, members
 from turbofix.regex import regex
 from turbofix.source.names import dotted, loads, targets
 from turbofix.source.nodes import walk
@@ -17,6 +17,9 @@ from turbofix.source.site import Site
 from turbofix.training.parallel.sharing import value_of
 
 _CHANGING = regex(r"param_groups|load_state_dict|\blr\b|adjust|exit\(")
+_ALIKE = (Const, Option, Computed, External, Made, Instance, Function, Bound)
+"""What is the same in each process."""
+
 _PLATEAU = "ReduceLROnPlateau"
 
 
@@ -30,8 +33,13 @@ def decisions(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
             if loop in steps:
                 continue
             for node in _own(loop, steps):
-                if isinstance(node, ast.If) and _decides(node) and not _is_alike(analysis, node.test, module):
-                    told.add(places.site(node.test, module))
+                if isinstance(node, ast.If) and _decides(node):
+                    around = [
+                        each
+                        for each in _tests_in(analysis, node, loop, module)
+                        if not _is_alike(analysis, each, module)
+                    ]
+                    told.update(places.site(each, module) for each in around[:1])  # what is inside goes with it
     for event in analysis.facts.of("step"):
         plateau = any(isinstance(each, Made) and each.qualname.endswith(_PLATEAU) for each in members(event.receiver))
         given = event.arguments.get("metrics", 0) if event.arguments is not None else None
@@ -58,6 +66,17 @@ def _own(loop: ast.AST, steps: set[ast.For | ast.AsyncFor | ast.While]) -> Itera
                 yield from _own(each, steps)
 
 
+def _tests_in(analysis: Analysis, node: ast.If, loop: ast.AST, module: ModuleFile) -> list[ast.expr]:
+    """The tests on the way from a loop to a statement, and its own."""
+    tests = [node.test]
+    for above in analysis.facts.places.ancestors(node, module):
+        if above is loop:
+            break
+        if isinstance(above, ast.If):
+            tests.append(above.test)
+    return tests[::-1]
+
+
 def _is_alike(analysis: Analysis, test: ast.expr, module: ModuleFile) -> bool:
     """Whether a test asks for nothing but options, constants and counters, which all processes have alike."""
     counters = {
@@ -68,7 +87,7 @@ def _is_alike(analysis: Analysis, test: ast.expr, module: ModuleFile) -> bool:
     }
     for read in loads(test):
         held = members(value_of(analysis, read, module))
-        known = held and all(isinstance(each, (Const, Option, Computed, External)) for each in held)
+        known = held and all(isinstance(each, _ALIKE) for each in held)
         if dotted(read) not in counters and not known:
             return False
     return True

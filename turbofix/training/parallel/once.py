@@ -81,6 +81,9 @@ class Once:
 
     def _guard(self, call: ast.Call, module: ModuleFile) -> None:
         statement = self.places.statement(call, module)
+        calls = {id(each.node) for each in self.analysis.facts.of("forward")}
+        if statement is not None and any(id(each) in calls for each in walk(statement)):
+            return  # what a model computes may need all processes
         if isinstance(statement, ast.Expr) and not any(each.arg == "exist_ok" for each in call.keywords):
             self.statements.append((statement, module))
 

@@ -30,6 +30,9 @@ from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
 _COUNTED = regex(r"size|len\(|shape|batch|numel|\bbs\b")
+_SUM = regex(r"^-?\(?(torch\.sum\(.*\)|[\w.]+\.sum\(\))\)?$")
+"""What a loss looks like that is a sum, and no mean."""
+
 _COMPARED = regex(
     r"\b(\w+) @ \1\.(T\b|t\(\))|(mm|matmul)\((\w+), \4\.(T\b|t\(\)|transpose\(0, 1|transpose\(1, 0)|cdist\((\w+), \6\b"
     r"|(\w+)\.unsqueeze\([01]\), \7\.unsqueeze\([01]\)"
@@ -59,10 +62,10 @@ def parallel(  # noqa: PLR0913
             raise NotWrapped("where it is set up was not followed", setup)
         if owners:
             _refuse(analysis)
-            return accelerated(analysis, setup, owners[0], steps, evaluations)
+            return accelerated(analysis, alike(analysis, setup, steps[0].loop.site), owners[0], steps, evaluations)
         return _parallel(analysis, setup, models, loaders, steps, evaluations)
-    except NotWrapped as found:
-        return Parallel(setup, (), steps[0].loop.site, hazard=found.hazard)
+    except NotWrapped as why:
+        return Parallel(setup, (), steps[0].loop.site, hazard=why.hazard)
 
 
 def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
@@ -114,6 +117,7 @@ def _parallel(  # noqa: PLR0913
         if (site := places.site(record.node, record.module)) in sites
     ]
     data = tuple(divided(analysis, loaders, steps))
+    summed = tuple(dict.fromkeys(_summed(analysis, [record for _, record in records])))
     whole_loop = facts.loops(facts.of("backward")[0])[0]
     shared = tuple(each for each in loaders if each.site in {one.loader for one in data})
     return replace(
@@ -123,11 +127,13 @@ def _parallel(  # noqa: PLR0913
         copied=copies,
         loaders=data,
         drawn=tuple(drawn(analysis, records)),
-        totals=tuple(each for _, record in records if (each := totals(analysis, record)) is not None)
+        totals=tuple(
+            each for _, record in records if (each := totals(analysis, record, summed=bool(summed))) is not None
+        )
         + tuple(_evaluated(analysis, data, evaluations)),
         sizes=tuple(dict.fromkeys(sizes_read(analysis, shared, [record for _, record in records]))),
         decisions=tuple(decisions(analysis, [record for _, record in records])),
-        summed=tuple(dict.fromkeys(_summed(analysis, [record for _, record in records]))),
+        summed=summed,
     )
 
 
@@ -139,6 +145,17 @@ def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
         asked = [event for event in inside if event.kind in ("criterion", "call") and not no_grad(event)]
         sums = [event for event in asked if _reduction(event) == "sum"]
         means = [event for event in asked if event.kind == "criterion" and _reduction(event) != "sum"]
+        by_hand = {
+            event
+            for event in inside
+            if event.kind == "backward" and _SUM.search(_written(analysis, event)) and not means
+        }
+        if by_hand and not sums and not any(map(_is_shared_out, walk(record.node))):
+            for event in by_hand:
+                loss = loss_expression(analysis, event)
+                if loss is not None:
+                    yield facts.places.site(loss, event.module)
+            continue
         if not sums or any(map(_is_shared_out, walk(record.node))):
             continue
         if means:
@@ -148,6 +165,17 @@ def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
             loss = loss_expression(analysis, event) if event.kind == "backward" else None
             if loss is not None:
                 yield facts.places.site(loss, event.module)
+
+
+def _written(analysis: Analysis, event: Event) -> str:
+    """The text of what a loss at a backward pass was set to last, in its function."""
+    loss, places = loss_expression(analysis, event), analysis.facts.places
+    if not isinstance(loss, ast.Name):
+        return ast.unparse(loss) if loss is not None else ""
+    owner = analysis.facts.bindings.owner(loss.id, loss, event.module)
+    writes = [each for each in analysis.facts.bindings.writes(owner, loss.id) if isinstance(each, ast.Assign)]
+    before = [each for each in writes if each.lineno <= loss.lineno and places.scope(each, event.module) is owner]
+    return ast.unparse(before[-1].value) if before else ""
 
 
 def _reduction(event: Event) -> object:

@@ -386,7 +386,7 @@ class _Survey:
                         why = f"it takes what DistributedDataParallel alone has (`{name[1:]}`)"
                         raise _Unfit(why, self.places.site(node, module))
         sites = {self.facts.origin_site(each.origin) for each in self.models}
-        if any(each.site in sites and is_normed(each) for each in self.known):
+        if any(each.site in sites and is_normed(self.analysis, each) for each in self.known):
             why = "its model normalises over the batch, and layers that do so over all processes are put in behind it"
             raise _Unfit(why, self.facts.site(wrap))
         for event in outermost(self.analysis, self.facts.of("forward")):

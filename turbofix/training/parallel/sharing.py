@@ -25,6 +25,10 @@ _FACTORIES = ("zeros", "ones", "full", "empty", "rand", "randn", "randint", "nor
 def divided(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Step, ...]) -> Iterator[Divided]:
     """The loaders that steps read their batches from. Raises NotWrapped for one that cannot be shared out."""
     sites = {site for step in steps for site in step.loaders}
+    for step in steps:
+        known = [each for each in loaders if each.site in step.loaders]
+        if any(not {*step.loaders} <= {each.site, *each.together} for each in known):
+            raise NotWrapped("one loop reads the loaders of training and evaluation, which stays whole", step.loop.site)
     for loader in loaders:
         if loader.site in sites:
             yield _divided(analysis, loader, steps)
@@ -48,7 +52,8 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Div
     if batch.values == (1,):
         raise NotWrapped("a batch of one sample cannot be shared out: accumulate gradients, or take larger ones", site)
     both = loader.role == "both" and shuffle.site is not None and shuffle.state not in ("value", "option")
-    shuffled = bool(shuffle.values[0]) if shuffle.state == "value" else False if shuffle.state == "absent" else None
+    written_out = shuffle.site is not None and shuffle.site.kind == "Constant"
+    shuffled = bool(shuffle.values[0]) if written_out else False if shuffle.state == "absent" else None
     passes = tuple(_passes(analysis, loader, steps))
     if not passes and loader.dataset.kind != "iterable":
         raise NotWrapped("where it is read was not followed, and each epoch would have the same order", site)

@@ -18,8 +18,11 @@ from turbofix.training.parallel.sharing import value_of
 _AS_IT_IS = frozenset(("item", "detach", "cpu", "float", "data", "numpy", "tolist"))
 
 
-def totals(analysis: Analysis, record: LoopRecord) -> Totals | None:
-    """The sums and lists of a loop over a share of the data that something reads behind it."""
+def totals(analysis: Analysis, record: LoopRecord, *, summed: bool = False) -> Totals | None:
+    """The sums and lists of a loop over a share of the data that something reads behind it.
+
+    ``summed``: its losses are sums over a batch.
+    """
     module, loop = record.module, record.node
     scope = analysis.facts.places.scope(loop, module)
     behind = {name for each in _behind(analysis, loop, module) for name in loaded(each)}
@@ -36,7 +39,9 @@ def totals(analysis: Analysis, record: LoopRecord) -> Totals | None:
                 lists[name] = None
     by_batches = {name for name in sums if _is_divided_by_batches(analysis, name, loop, module)}
     means = {name for name, value in sums.items() if name in by_batches or _is_loss(analysis, value, module)}
-    means -= {name for name in means if _is_divided(analysis, name, loop, module) and name not in by_batches}
+    if summed:  # a loss of a share is a part of the whole
+        means = {name for name in means if not _is_loss(analysis, sums[name], module)}
+        lists = {}
     tensors = {name for name, value in sums.items() if _is_tensor(analysis, name, value, module)}
     if not sums and not lists:
         return None
@@ -112,10 +117,6 @@ def _divisions(analysis: Analysis, name: str, loop: ast.AST, module: ModuleFile)
                 yield node.value
 
 
-def _is_divided(analysis: Analysis, name: str, loop: ast.AST, module: ModuleFile) -> bool:
-    return any(True for _ in _divisions(analysis, name, loop, module))
-
-
 def _is_divided_by_batches(analysis: Analysis, name: str, loop: ast.AST, module: ModuleFile) -> bool:
     """Whether a sum is divided by a number of batches: the length of a loader, or what the loop counts them by."""
     counted = {
@@ -124,6 +125,7 @@ def _is_divided_by_batches(analysis: Analysis, name: str, loop: ast.AST, module:
         for each in _own(statement)
         if isinstance(each, ast.AugAssign) and isinstance(each.value, ast.Constant)
     }
+    iterated = dotted(getattr(loop, "iter", None))
     target = getattr(loop, "target", None)
     if isinstance(target, ast.Tuple) and isinstance(getattr(loop, "iter", None), ast.Call):
         counted.add(dotted(target.elts[0]))
@@ -131,7 +133,7 @@ def _is_divided_by_batches(analysis: Analysis, name: str, loop: ast.AST, module:
         names = [
             each for each in walk(divisor) if isinstance(each, ast.Call) and dotted(each.func) == "len" and each.args
         ]
-        if any(_is_loader(analysis, call.args[0], module) for call in names):
+        if any(_is_loader(analysis, call.args[0], module) or dotted(call.args[0]) == iterated for call in names):
             return True
         if any(name in counted for name in loaded(divisor)):
             return True

@@ -21,6 +21,7 @@ from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import Copied, Hazard, Model, Step, Wrapped
 from turbofix.training.objects import called_through, models_in, outermost
+from turbofix.training.steps.acts import creates_graph
 from turbofix.training.steps.discarded import is_updated_by
 from turbofix.training.steps.regions import surely_no_grad
 
@@ -92,8 +93,13 @@ def _trains(analysis: Analysis, node: ast.AST, module: ModuleFile, steps: tuple[
     return any(step.loop.site == site for step in steps)
 
 
-def is_normed(model: Model) -> bool:
-    """Whether a model normalises over its batch, for all that is known."""
+def is_normed(analysis: Analysis, model: Model) -> bool:
+    """Whether a model normalises over its batch, in a way that can be done over all processes.
+
+    Synchronised batch normalisation cannot be differentiated twice.
+    """
+    if analysis.facts.of("autograd_grad") or any(map(creates_graph, analysis.facts.of("backward"))):
+        return False
     return not model.layers.isdisjoint(_NORMS) or any(each.whole for each in model.convolutions)
 
 
@@ -124,7 +130,7 @@ def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
         first.name,
         tuple(sorted(first.uses.items())),
         tuple(sorted(unwraps)),
-        is_normed(model),
+        is_normed(analysis, model),
     )
 
 
@@ -275,7 +281,7 @@ def copied(analysis: Analysis, models: tuple[Model, ...]) -> Iterator[Copied]:
             places.site(given.node, event.module),
             tuple(tests),
             not before,
-            any(map(is_normed, own)),
+            any(is_normed(analysis, each) for each in own),
         )
 
 

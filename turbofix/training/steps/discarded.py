@@ -85,7 +85,9 @@ def _is_used(loop: _Loop, ways: list[tuple[Event, _Way]], call: ast.AST, model: 
     mine = parts(model)
     through = [event for event, way in ways for each in way.passes if each.call is call and id(model) in each.models]
     updated = [loop.updated(each) for each in through]
-    return not all(each and mine.isdisjoint(each) for each in updated) if updated else True
+    if not updated:  # no backward pass is seen to go through it
+        return not loop.trained or not mine.isdisjoint(loop.trained)
+    return not all(each and mine.isdisjoint(each) for each in updated)
 
 
 def _backwards_in(analysis: Analysis, record: LoopRecord) -> list[Event]:
