@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from turbofix import assumptions
+from turbofix import assumptions, registry
 from turbofix.assumptions import Assumption
+from turbofix.engine import pipeline
 from turbofix.findings import Risk
 from turbofix.report.verification import render
+from turbofix.source.files import Workspace
+from turbofix.training.model import Target
 from turbofix.verify import Options, Request, Stage, Verification, verify
 from turbofix.verify.request import ASSUMPTION, FINDING, Piece
 from turbofix.verify.settle import FACTS, observed
@@ -321,7 +324,43 @@ def test_where_all_that_is_assumed_is_false_nothing_is_left(tmp_path: Path) -> N
 
 def test_every_compared_assumption_has_scripts() -> None:
     compared = {each.name for each in assumptions.ALL if each.check.kind == "compare"}
-    assert compared == {*COMPARED, assumptions.SCRIPT_MENDED.name}
+    assert compared == {*COMPARED, assumptions.SCRIPT_MENDED.name, assumptions.SHARED_OUT.name}
+
+
+SHARED = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(96, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1)), batch_size=8, shuffle=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(3):
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a).squeeze(1), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_two_processes_settle_whether_a_batch_can_be_shared_out(shared: bool, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    apart = SHARED.replace("mse_loss(", "mse_loss(len(a) * ")  # a loss that knows how large the batch is
+    script.write_text(SHARED if shared else apart, encoding="utf-8")
+    chosen = [each for each in registry.load() if each.name == "ddp"]
+    target, trust = Target(gpus=2), pipeline.Trust(likely=True)
+    text = pipeline.apply(script, Workspace(), chosen, target, Risk.EQUIVALENT, trust=trust).texts[script]
+    stage = Stage("ddp", Risk.EQUIVALENT, {script: text.encode()}, assumes=(assumptions.SHARED_OUT,), processes=True)
+    found = verify(Request(script, (), (stage,), Options(timeout=120), lambda without: () if without else (stage,)))
+    (judged,) = found.codemods
+    assert judged.verdict == ("kept" if shared else "dropped"), judged.reason
+    assert [(one.assumption.name, one.how) for one in judged.assumes] == [
+        ("shared-out", "compared" if shared else "refuted")
+    ]
 
 
 @pytest.mark.parametrize("enough", [True, False])

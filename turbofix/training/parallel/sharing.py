@@ -26,8 +26,7 @@ def divided(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Step, 
     """The loaders that steps read their batches from. Raises NotWrapped for one that cannot be shared out."""
     sites = {site for step in steps for site in step.loaders}
     for step in steps:
-        known = [each for each in loaders if each.site in step.loaders]
-        if any(not {*step.loaders} <= {each.site, *each.together} for each in known):
+        if len(step.loaders) > 1 and "[" in (step.loop.iterated or ""):  # `loaders[phase]`
             raise NotWrapped("one loop reads the loaders of training and evaluation, which stays whole", step.loop.site)
     for loader in loaders:
         if loader.site in sites:
