@@ -36,7 +36,12 @@ from turbofix.verify.result import DROPPED, INCONCLUSIVE, KEPT
 SILENT = "silent"
 """The codemod rewrites nothing: the table is wrong, or the codemod is."""
 NOT_RUN = "not run"
-STAGES = {"pipeline": 2, "torch_version": (2, 6)}
+ASKED: dict[str, dict[str, Any]] = {
+    "ddp": {"gpus": 2},
+    "zero": {"gpus": 2, "zero": 1},
+    "pipeline-parallel": {"pipeline": 2, "torch_version": (2, 6)},
+}
+"""What codemods are asked for by, beside their names."""
 """What a pipeline is asked for by."""
 
 
@@ -147,8 +152,7 @@ class Outcome:
 
 def planned(case: Case, python: str | None = None) -> Request | None:
     """What the codemod makes of the training; None where it rewrites nothing there."""
-    several: dict[str, Any] = STAGES if case.codemod == "pipeline-parallel" else {"gpus": 2, "zero": 1}
-    chosen = Chosen(select=(case.codemod, *case.beside), risk=Risk.RECIPE, likely=True, **several)
+    chosen = Chosen(select=(case.codemod, *case.beside), risk=Risk.RECIPE, likely=True, **ASKED.get(case.codemod, {}))
     try:
         request = plan_verification(case.path, case.args, chosen, Options(timeout=TIMEOUT, python=python), Workspace())
     except NothingToChange:

@@ -18,8 +18,6 @@ PAGE = Path(alone.__file__).parent / "results" / "codemods.md"
 
 NAMES = [each.name for each in registry.load() if each.module.startswith("turbofix_codemods.") and not each.mends]
 
-SEVERAL = {each.name for each in registry.load() if each.processes}
-
 
 def test_every_codemod_has_a_training_of_its_own() -> None:
     assert NAMES
@@ -28,17 +26,17 @@ def test_every_codemod_has_a_training_of_its_own() -> None:
 
 
 def test_every_codemod_acts_on_its_training() -> None:
-    alone_there = [each for each in CASES if not each.beside and each.codemod not in SEVERAL]
+    alone_there = [each for each in CASES if not each.beside and each.codemod not in alone.ASKED]
     found = analyze(
         sorted({each.path for each in alone_there}),
-        Chosen(select=tuple({each.codemod for each in alone_there}), risk=Risk.RECIPE, likely=True, gpus=2, zero=1),
+        Chosen(select=tuple({each.codemod for each in alone_there}), risk=Risk.RECIPE, likely=True),
         Workspace(),
     )
     acts = {(each.codemod, each.site.path) for each in found.findings if found.applies(each)}
     assert [each.name for each in alone_there if (each.codemod, each.path) not in acts] == []
 
 
-ASKED = [each for each in CASES if each.beside or each.codemod in SEVERAL]
+ASKED = [each for each in CASES if each.beside or each.codemod in alone.ASKED]
 
 
 @pytest.mark.parametrize("each", ASKED, ids=lambda each: each.name)
