@@ -147,6 +147,27 @@ def small(tmp_path: Path) -> Path:
     return tmp_path / "small.py"
 
 
+def test_what_is_written_where_and_summed_how(small: Path) -> None:
+    """Small shapes of real scripts, each by the line that matters."""
+
+    def becomes(old: str, new: str) -> str:
+        small.write_text(SMALL.format(count=16, size=4).replace(old, new))
+        return rewritten(small)
+
+    kept = '    print("epoch", epoch)\n'
+    assert "if rank == 0:\n        torch.save(" in becomes(kept, '    torch.save(model.state_dict(), "a.pt")\n')
+    assert '"log.txt" if rank == 0 else os.devnull' in becomes("model =", 'log = open("log.txt", "w")\nmodel =')
+    summed = becomes("nn.functional.mse_loss(model(a).squeeze(1), b)", "((model(a).squeeze(1) - b) ** 2).sum()")
+    assert "(loss * world_size).backward()" in summed
+    whole = "    total = 0.0\n    for a, b in loader:"
+    counted = becomes("    for a, b in loader:", whole).replace("X", "")
+    assert "all_gather_object" not in counted  # nobody reads it
+    plateau = becomes("epoch)\n", "epoch)\n    if loss.item() < 0.1:\n        break\n")
+    assert "if agreed(loss.item() < 0.1):" in plateau
+    again = becomes("loss.backward()", "loss.backward(create_graph=True)").replace("nn.Linear", "nn.BatchNorm1d")
+    assert "SyncBatchNorm" not in again
+
+
 @pytest.mark.parametrize(("count", "size", "processes"), [(13, 4, 2), (1, 4, 2), (2, 6, 3)])
 def test_uneven_batches_and_fewer_samples_than_processes_come_to_an_end(
     count: int, size: int, processes: int, small: Path, launcher: ranks.Server

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.library.tables import BARS, NAMES
+from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
@@ -20,13 +21,15 @@ _WRITERS = NAMES["makes_writer"]
 _DISABLED = NAMES["disabled_by_mode"]
 _OPENS = frozenset(("builtins.open", "io.open", "logging.FileHandler", "logging.handlers.RotatingFileHandler"))
 _OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "collate_fn"))
+_MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _ITS_MODE = frozenset("wax")
 
 
 class Once:
     """The statements of a program's files that one process is to execute."""
 
-    def __init__(self, analysis: Analysis, modules: Iterable[ModuleFile]) -> None:
+    def __init__(self, analysis: Analysis, modules: Iterable[ModuleFile], *, normed: bool = False) -> None:
+        self.normed = normed  # what a model computes in training needs all processes
         self.analysis, self.places = analysis, analysis.facts.places
         self.modules = list(modules)
         self.statements: list[tuple[ast.stmt, ModuleFile]] = []
@@ -81,9 +84,9 @@ class Once:
 
     def _guard(self, call: ast.Call, module: ModuleFile) -> None:
         statement = self.places.statement(call, module)
-        calls = {id(each.node) for each in self.analysis.facts.of("forward")}
+        calls = {id(each.node) for each in self.analysis.facts.of("forward")} if self.normed else ()
         if statement is not None and any(id(each) in calls for each in walk(statement)):
-            return  # what a model computes may need all processes
+            return
         if isinstance(statement, ast.Expr) and not any(each.arg == "exist_ok" for each in call.keywords):
             self.statements.append((statement, module))
 
@@ -137,7 +140,7 @@ class Once:
 def _is_of_each(scope: ast.AST) -> bool:
     """Whether each process needs what a function writes: in a folder for the moment, or as part of its data."""
     name = getattr(scope, "name", "")
-    return name in _OF_DATA or (isinstance(scope, FUNCTIONS) and "temp" in ast.unparse(scope).lower())
+    return name in _OF_DATA or (isinstance(scope, FUNCTIONS) and _MOMENTARY.search(ast.unparse(scope)) is not None)
 
 
 def _mode(call: ast.Call) -> set[str]:

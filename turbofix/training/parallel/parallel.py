@@ -22,7 +22,7 @@ from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.once import Once, last_import, last_imports
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read
 from turbofix.training.parallel.totals import totals
-from turbofix.training.parallel.wrapping import NotWrapped, copied, wrapped
+from turbofix.training.parallel.wrapping import NotWrapped, copied, is_synchronised, wrapped
 from turbofix.training.script import is_guard
 from turbofix.training.steps.acts import loss_expression
 from turbofix.training.steps.regions import no_grad
@@ -30,9 +30,6 @@ from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
 _COUNTED = regex(r"size|len\(|shape|batch|numel|\bbs\b")
-_SUM = regex(r"^-?\(?(torch\.sum\(.*\)|[\w.]+\.sum\(\))\)?$")
-"""What a loss looks like that is a sum, and no mean."""
-
 _COMPARED = regex(
     r"\b(\w+) @ \1\.(T\b|t\(\))|(mm|matmul)\((\w+), \4\.(T\b|t\(\)|transpose\(0, 1|transpose\(1, 0)|cdist\((\w+), \6\b"
     r"|(\w+)\.unsqueeze\([01]\), \7\.unsqueeze\([01]\)"
@@ -40,6 +37,10 @@ _COMPARED = regex(
 """What a loss over pairs of samples looks like."""
 
 _SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy": ("numpy.random.seed",)}
+_DRAWING = {
+    "numpy": regex(r"\b(np|numpy)\.random\.|train_test_split|KFold|resample\("),
+    "random": regex(r"\brandom\.(random|shuffle|sample|choices?|randint|uniform|randrange|gauss)\("),
+}
 _SEEDING_ALL = ("seed", "seed_everything", "set_seed")
 
 
@@ -76,7 +77,7 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
     """
     _refuse(analysis)
     modules = [*analysis.execution.modules.values()]
-    once = Once(analysis, modules)
+    once = Once(analysis, modules, normed=is_synchronised(analysis))
     runs = once.runs()
     saves = [each for statement, _ in once.statements for each in walk(statement)]
     return Parallel(
@@ -146,9 +147,7 @@ def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
         sums = [event for event in asked if _reduction(event) == "sum"]
         means = [event for event in asked if event.kind == "criterion" and _reduction(event) != "sum"]
         by_hand = {
-            event
-            for event in inside
-            if event.kind == "backward" and _SUM.search(_written(analysis, event)) and not means
+            event for event in inside if event.kind == "backward" and _is_sum(_written(analysis, event)) and not means
         }
         if by_hand and not sums and not any(map(_is_shared_out, walk(record.node))):
             for event in by_hand:
@@ -167,15 +166,29 @@ def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
                 yield facts.places.site(loss, event.module)
 
 
-def _written(analysis: Analysis, event: Event) -> str:
-    """The text of what a loss at a backward pass was set to last, in its function."""
+def _written(analysis: Analysis, event: Event) -> ast.expr | None:
+    """What a loss at a backward pass was set to last, in its function."""
     loss, places = loss_expression(analysis, event), analysis.facts.places
     if not isinstance(loss, ast.Name):
-        return ast.unparse(loss) if loss is not None else ""
+        return loss
     owner = analysis.facts.bindings.owner(loss.id, loss, event.module)
     writes = [each for each in analysis.facts.bindings.writes(owner, loss.id) if isinstance(each, ast.Assign)]
     before = [each for each in writes if each.lineno <= loss.lineno and places.scope(each, event.module) is owner]
-    return ast.unparse(before[-1].value) if before else ""
+    return before[-1].value if before else None
+
+
+def _is_sum(node: ast.expr | None) -> bool:
+    """Whether an expression sums up a whole tensor, or is made of such sums."""
+    if isinstance(node, ast.UnaryOp):
+        return _is_sum(node.operand)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        return _is_sum(node.left) and _is_sum(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return _is_sum(node.left) or _is_sum(node.right)
+    named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sum"
+    if not named or not isinstance(node, ast.Call) or node.keywords:
+        return False
+    return len(node.args) == (1 if dotted(node.func) == "torch.sum" else 0)
 
 
 def _reduction(event: Event) -> object:
@@ -290,7 +303,7 @@ def _unseeded(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[str]:
     if any(name.rpartition(".")[2] in _SEEDING_ALL[1:] for name in called):
         return
     for name, seeds in _SEEDING.items():
-        spoken = name == "torch" or any(f"import {name}" in text for text in texts)
+        spoken = name == "torch" or any(_DRAWING[name].search(text) for text in texts)
         seeded = any(each in called for each in seeds) or any(
             f"{'np' if name == 'numpy' else name}.{'random.seed' if name == 'numpy' else seeds[0].partition('.')[2]}("
             in text

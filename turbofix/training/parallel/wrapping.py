@@ -98,9 +98,20 @@ def is_normed(analysis: Analysis, model: Model) -> bool:
 
     Synchronised batch normalisation cannot be differentiated twice.
     """
-    if analysis.facts.of("autograd_grad") or any(map(creates_graph, analysis.facts.of("backward"))):
-        return False
-    return not model.layers.isdisjoint(_NORMS) or any(each.whole for each in model.convolutions)
+    by_name = not model.layers_complete and is_synchronised(analysis)
+    seen = not model.layers.isdisjoint(_NORMS) or any(each.whole for each in model.convolutions)
+    return (seen or by_name) and not _is_differentiated_again(analysis)
+
+
+def is_synchronised(analysis: Analysis) -> bool:
+    """Whether a model of the program may have layers that normalise over a batch, and can do so over all processes."""
+    named = any("BatchNorm" in module.text for module in analysis.execution.modules.values())
+    return named and not _is_differentiated_again(analysis)
+
+
+def _is_differentiated_again(analysis: Analysis) -> bool:
+    facts = analysis.facts
+    return bool(facts.of("autograd_grad")) or any(map(creates_graph, facts.of("backward")))
 
 
 def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
