@@ -39,8 +39,9 @@ Use instead
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused for samplers of
-    the script's own, models that are called by another method, sums of losses beside means, sets of texts that are gone
-    through in an order which differs between processes, and notebooks.
+    the script's own, models that are called by another method, sums of losses beside means, losses over pairs of
+    samples, a state that goes from step to step, one loop over the loaders of training and evaluation, agents in an
+    environment, sets of texts that are gone through in an order which differs between processes, and notebooks.
 
 Risk
     equivalent: the same batches give the same gradients but for rounding; dropout draws other numbers in each process.
@@ -75,7 +76,7 @@ codemod = Codemod(
     worth=Worth.HIGH,
 )
 
-ONE = "one process trains, on one GPU: started by torchrun, one for each GPU would share its batches"
+ONE = "one process trains: started by torchrun, one for each GPU would share its batches"
 
 
 @codemod.find

@@ -95,13 +95,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     yield from numbered.values()
     for preload in program.preloads:
         loader = program.loader(preload.loader)
-        if loader is None or preload.heavy or program.target.gpus > 1:  # several processes share out its samples
+        if loader is None or preload.heavy:
             continue
         arrow = (loader.dataset.qualname or "").startswith("datasets.")
         lies = "on the GPU" if loader.dataset.on_device else "in an Arrow table" if arrow else "in memory"
         copied = preload.on_device and not loader.dataset.on_device and loader.copies
         message = f"{called(loader)} stacks its batches item by item, of what lies {lies}"
         message += ", and each is copied to the GPU" if copied else ""
+        if program.target.gpus > 1:
+            yield codemod.refuse(loader.site, message, "several processes share out its samples by their numbers")
+            continue
         message += ROOM
         if preload.augment is not None:
             message += ", and changed at random in whole batches, each picture by a draw of another sequence"

@@ -150,22 +150,39 @@ def small(tmp_path: Path) -> Path:
 def test_what_is_written_where_and_summed_how(small: Path) -> None:
     """Small shapes of real scripts, each by the line that matters."""
 
-    def becomes(old: str, new: str) -> str:
-        small.write_text(SMALL.format(count=16, size=4).replace(old, new))
+    def becomes(*changes: tuple[str, str]) -> str:
+        text = SMALL.format(count=16, size=4)
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        small.write_text(text)
         return rewritten(small)
 
-    kept = '    print("epoch", epoch)\n'
-    assert "if rank == 0:\n        torch.save(" in becomes(kept, '    torch.save(model.state_dict(), "a.pt")\n')
-    assert '"log.txt" if rank == 0 else os.devnull' in becomes("model =", 'log = open("log.txt", "w")\nmodel =')
-    summed = becomes("nn.functional.mse_loss(model(a).squeeze(1), b)", "((model(a).squeeze(1) - b) ** 2).sum()")
-    assert "(loss * world_size).backward()" in summed
-    whole = "    total = 0.0\n    for a, b in loader:"
-    counted = becomes("    for a, b in loader:", whole).replace("X", "")
-    assert "all_gather_object" not in counted  # nobody reads it
-    plateau = becomes("epoch)\n", "epoch)\n    if loss.item() < 0.1:\n        break\n")
-    assert "if agreed(loss.item() < 0.1):" in plateau
-    again = becomes("loss.backward()", "loss.backward(create_graph=True)").replace("nn.Linear", "nn.BatchNorm1d")
-    assert "SyncBatchNorm" not in again
+    shown = '    print("epoch", epoch)\n'
+    assert "if rank == 0:\n        torch.save(" in becomes((shown, '    torch.save(model.state_dict(), "a.pt")\n'))
+    assert '"log.txt" if rank == 0 else os.devnull' in becomes(("model =", 'log = open("log.txt", "w")\nmodel ='))
+    summed = ("nn.functional.mse_loss(model(a).squeeze(1), b)", "((model(a).squeeze(1) - b) ** 2).sum()")
+    assert "(loss * world_size).backward()" in becomes(summed)
+    assert "(loss * world_size)" not in becomes()
+    counting = (("    for a,", "    total = 0.0\n    for a,"), ("step()\n", "step()\n        total += loss.item()\n"))
+    assert "all_gather_object" not in becomes(*counting)  # nobody reads it
+    read = (shown, "    print(total)\n")
+    assert "total = sum(shares)\n        total /= world_size" in becomes(*counting, read)
+    assert "total /= world_size" not in becomes(summed, *counting, read)
+    stopping = "epoch)\n    if loss.item() < 0.1:\n        break\n"
+    assert "if agreed(loss.item() < 0.1):" in becomes(("epoch)\n", stopping))
+    normed = ("nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))")
+    assert "SyncBatchNorm" in becomes(normed)
+    assert "SyncBatchNorm" not in becomes(normed, ("loss.backward()", "loss.backward(create_graph=True)"))
+
+
+def test_data_are_not_preloaded_where_processes_share_them_out(small: Path) -> None:
+    small.write_text(SMALL.format(count=4096, size=16))
+    both = [each for each in registry.load() if each.name in ("preload-dataset", "ddp")]
+    found = pipeline.apply(small, Workspace(), both, Target(gpus=2), Risk.EQUIVALENT, trust=pipeline.Trust(likely=True))
+    assert "DistributedSampler(" in found.texts[small]
+    reasons = [each.why_not for each in found.report.findings if each.codemod == "preload-dataset"]
+    assert reasons == ["several processes share out its samples by their numbers"]
 
 
 @pytest.mark.parametrize(("count", "size", "processes"), [(13, 4, 2), (1, 4, 2), (2, 6, 3)])

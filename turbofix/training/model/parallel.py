@@ -32,13 +32,12 @@ class Wrapped:
 
 @dataclass(frozen=True)
 class Copied:
-    """A ``DataParallel(module)`` of one process. ``tests`` are what it stands under; ``name`` the call's function.
+    """A ``DataParallel(module)`` of one process. ``tests`` are what it stands under.
 
     ``moved``: only what follows moves it to its device.
     """
 
     call: Site
-    function: Site
     module: Site
     tests: tuple[Site, ...] = ()
     moved: bool = False

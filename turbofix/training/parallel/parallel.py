@@ -62,7 +62,6 @@ def parallel(  # noqa: PLR0913
         if first is None:
             raise NotWrapped("where it is set up was not followed", setup)
         if owners:
-            _refuse(analysis)
             return accelerated(analysis, alike(analysis, setup, steps[0].loop.site), owners[0], steps, evaluations)
         return _parallel(analysis, setup, models, loaders, steps, evaluations)
     except NotWrapped as why:

@@ -288,7 +288,6 @@ def copied(analysis: Analysis, models: tuple[Model, ...]) -> Iterator[Copied]:
         ]
         yield Copied(
             site,
-            places.site(event.node.func, event.module),
             places.site(given.node, event.module),
             tuple(tests),
             not before,
