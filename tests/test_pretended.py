@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -286,12 +287,24 @@ for x in torch.utils.data.DataLoader(Slow(), batch_size=64):
 """
 
 
+def slept() -> float:
+    """How long 64 items of 0.2 ms take here and now, each a little longer than it is told to wait, in ms."""
+    began = time.perf_counter()
+    for _ in range(64):
+        time.sleep(0.0002)
+    return (time.perf_counter() - began) * 1e3
+
+
 def test_pretending_is_no_part_of_the_time_for_data(run: Run, tmp_path: Path) -> None:
-    found, said = profiled(run, tmp_path, ONE_BY_ONE)
-    assert "again with numbers" not in said
-    # 64 items of 0.2 ms, each a little longer than it is told to wait; pretending takes more than as long again
-    assert 12.8 < found["step_ms"]["data"] < 22
-    assert found["step_ms"]["transfer"] < 1  # what is read again is not copied again
+    looks = []
+    for _ in range(3):  # of which one is not disturbed
+        before = slept()
+        found, said = profiled(run, tmp_path, ONE_BY_ONE)
+        assert "again with numbers" not in said
+        assert found["step_ms"]["transfer"] < 1  # what is read again is not copied again
+        assert found["step_ms"]["data"] > 12.8
+        looks.append(found["step_ms"]["data"] / max(before, slept()))
+    assert min(looks) < 1.5  # pretending takes more than as long again
 
 
 LENGTHS = """
