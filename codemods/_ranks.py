@@ -27,6 +27,14 @@ class {name}({base}):
             yield group[{rank}]
 '''
 
+_SHARE = '''
+def {name}(batch):
+    """What this process takes of a batch: as many samples as each other one, some twice where it does not divide."""
+    count = -(-len(batch) // {world})
+    first = min({rank} * count, len(batch) - count)
+    return batch[first : first + count]
+'''
+
 _AGREED = """
 def {name}(decision):
     \"\"\"What the first process decides, for all of them.\"\"\"
@@ -107,6 +115,7 @@ class Ranks:
                 lines += [f"    if {edit.name('torch.cuda.is_available', at)}():"]
                 lines += [f"        {edit.name('torch.nn.SyncBatchNorm', at)}.convert_sync_batchnorm({model.text})"]
                 given += ", broadcast_buffers=False"  # they are the same in all
+            given += ", find_unused_parameters=True" if model.idle else ""
             lines += [f"    {model.becomes} = {ddp}({given})"]
             if model.behind:
                 self.after(at, *lines)
@@ -139,6 +148,7 @@ class Ranks:
             sync = edit.name("torch.nn.SyncBatchNorm", at)
             self.before(at, f"if {world} > 1 and {there}:", f"    {sync}.convert_sync_batchnorm({module})")
             module += ", broadcast_buffers=False"
+        module += ", find_unused_parameters=True" if copied.idle else ""
         edit.replace(at, f"{ddp}({module}) if {world} > 1 else {edit.text(at)}")
         for test in copied.tests:
             edit.replace(test, f"{world} > 1 or {edit.text(test)}")
@@ -153,10 +163,9 @@ class Ranks:
             self.edit.replace(site, self.divided(site))
         for drawn in self.plan.drawn:
             rank, world = self.word("rank", drawn.at), self.word("world_size", drawn.at)
-            lines = [
-                f"{n} = {n}[{rank} * len({n}) // {world} : ({rank} + 1) * len({n}) // {world}]" for n in drawn.names
-            ]
-            (self.before if drawn.inside else self.after)(drawn.at, *lines)
+            share = self.edit.free_name("share", drawn.at)
+            self._help(drawn.at, share, _SHARE.format(name=share, rank=rank, world=world))
+            (self.before if drawn.inside else self.after)(drawn.at, *(f"{n} = {share}({n})" for n in drawn.names))
 
     def _share(self, data: Divided) -> None:
         edit, at, world = self.edit, data.loader, self.word("world_size", data.loader)

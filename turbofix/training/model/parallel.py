@@ -17,7 +17,8 @@ class Wrapped:
 
     ``text`` is what it is called there, ``becomes`` what the wrapped one is called beside it. ``uses`` are the
     expressions that take the wrapped one in its place, each with its new text; ``unwraps`` those of functions which are
-    given it, and that need the model itself. ``normed``: it has batch normalisation.
+    given it, and that need the model itself. ``normed``: it has batch normalisation. ``idle``: some of its layers are
+    never called.
     """
 
     model: Site
@@ -28,13 +29,14 @@ class Wrapped:
     uses: tuple[tuple[Site, str], ...] = ()
     unwraps: tuple[Site, ...] = ()
     normed: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True)
 class Copied:
     """A ``DataParallel(module)`` of one process. ``tests`` are what it stands under.
 
-    ``moved``: only what follows moves it to its device.
+    ``moved``: only what follows moves it to its device. ``normed`` and ``idle`` as above.
     """
 
     call: Site
@@ -42,6 +44,7 @@ class Copied:
     tests: tuple[Site, ...] = ()
     moved: bool = False
     normed: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,15 @@ from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import Divided, Evaluation, Loader, Model, Owner, Parallel, Script, Step, Totals
 from turbofix.training.parallel.accelerated import accelerated
 from turbofix.training.parallel.decisions import decisions
-from turbofix.training.parallel.once import Once, last_import, last_imports
+from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read
+from turbofix.training.parallel.start import beginning
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, is_synchronised, wrapped
-from turbofix.training.script import is_guard
 from turbofix.training.steps.acts import loss_expression
 from turbofix.training.steps.regions import no_grad
 from turbofix.training.steps.training import training_loops
@@ -216,27 +215,6 @@ def _evaluated(analysis: Analysis, data: tuple[Divided, ...], evaluations: tuple
                     why = "it evaluates on a loader whose batches are shared out: give the evaluation one of its own"
                     raise NotWrapped(why, evaluation.loop.site)
                 yield found
-
-
-def beginning(analysis: Analysis, first: Site) -> Site:
-    """The first statement of the function, or guarded block, that sets up; of a script without either, its imports."""
-    places = analysis.facts.places
-    module = next(each for each in analysis.execution.modules.values() if each.path == first.path)
-    inner: ast.AST | None = None
-    for node in walk(module.tree):
-        body = getattr(node, "body", None)
-        holds = isinstance(node, FUNCTIONS) or (isinstance(node, ast.If) and is_guard(node))
-        if holds and isinstance(body, list) and body[0].lineno <= first.line <= (body[-1].end_lineno or 0):
-            inner = node
-    if inner is None:
-        last = last_import(module)
-        return places.site(last[1], module) if last is not None else first
-    body = [each for each in inner.body if not _is_text(each)]  # type: ignore[attr-defined]
-    return places.site(body[0], module)
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _refuse(analysis: Analysis) -> None:

@@ -20,6 +20,7 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import Copied, Hazard, Model, Step, Wrapped
+from turbofix.training.models.idle import has_idle_layers
 from turbofix.training.objects import called_through, models_in, outermost
 from turbofix.training.steps.acts import creates_graph
 from turbofix.training.steps.discarded import is_updated_by
@@ -142,6 +143,7 @@ def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
         tuple(sorted(first.uses.items())),
         tuple(sorted(unwraps)),
         is_normed(analysis, model),
+        has_idle_layers(analysis, (model for event in events for model in models_in(event.receiver))),
     )
 
 
@@ -292,6 +294,7 @@ def copied(analysis: Analysis, models: tuple[Model, ...]) -> Iterator[Copied]:
             tuple(tests),
             not before,
             any(is_normed(analysis, each) for each in own),
+            has_idle_layers(analysis, models_in(event.receiver)),
         )
 
 
