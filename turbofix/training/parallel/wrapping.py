@@ -186,7 +186,7 @@ def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole:
         return _of_object(analysis, text, owner, frame, site)
     outermost_loops = next((index for index, each in enumerate(frames) if each.loops), len(frames) - 1)
     if root.id in names and owner is frame.scope and len(frames) - 1 > outermost_loops:  # called once for each epoch
-        passed = _argument(frame, names.index(root.id), root.id) if node is root else None
+        passed = argument(frame, names.index(root.id), root.id) if node is root else None
         if passed is None or root.id in stored(owner.body):  # type: ignore[attr-defined]
             raise NotWrapped(f"how `{text}` is handed to its function was not followed", site)
         found = _named(analysis, passed, frames[:-1], passed)
@@ -199,7 +199,7 @@ def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole:
     return _Anchor(owner, text, at, at_frame.module, uses={site: new}, name=new)
 
 
-def _argument(frame: Frame, position: int, name: str) -> ast.expr | None:
+def argument(frame: Frame, position: int, name: str) -> ast.expr | None:
     """What a call hands to a parameter."""
     call = frame.call
     if not isinstance(call, ast.Call):
