@@ -63,6 +63,7 @@ from turbofix.training.model import Parallel, TrainingProgram
 
 from ._precision import ENVIRONMENTS
 from ._ranks import Ranks
+from ._shares import share_data
 
 codemod = Codemod(
     __name__,
@@ -111,7 +112,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     assert isinstance(plan, Parallel)
     ranks = Ranks(edit, plan)
     ranks.wrap_models()
-    ranks.share_data()
+    share_data(ranks)
     ranks.add_up()
     ranks.scale_sums()
     ranks.agree()

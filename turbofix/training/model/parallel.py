@@ -51,21 +51,22 @@ class Copied:
 class Pass:
     """Where a loader is read: the loop, or the statement that begins to read it, and what it is called there.
 
-    ``epoch`` is the name of a variable that counts the passes.
+    ``epoch`` is the name of a variable that counts the passes, ``only`` the test of whether it is one of steps.
     """
 
     at: Site
     loader: str
     epoch: str | None = None
+    only: str = ""
 
 
 @dataclass(frozen=True)
 class Divided:
     """A loader whose batches are shared out: its call, data, batch size and order, as they are written.
 
-    ``shuffle`` is None where it is not passed. ``stream``: its data are iterated, and have no numbers. ``both``: the
-    call also makes loaders that are not shuffled, for evaluations, which stay whole. ``mapping`` is one that the call
-    unpacks, which holds the arguments ``in_mapping``.
+    ``shuffle`` is None where it is not passed. ``stream``: its data are iterated, and have no numbers. ``only``: the
+    call also makes loaders for evaluations, which stay whole, and this test tells them apart. ``mapping`` is one that
+    the call unpacks, which holds the arguments ``in_mapping``.
     """
 
     loader: Site
@@ -76,7 +77,7 @@ class Divided:
     drop_last: Site | None
     passes: tuple[Pass, ...]
     stream: bool = False
-    both: bool = False
+    only: str = ""
     mapping: Site | None = None
     in_mapping: frozenset[str] = frozenset()
 
@@ -95,7 +96,8 @@ class Totals:
     """What a loop counts of a process's share, and what is read behind it: ``sums`` add up over the processes.
 
     Of ``means`` each process has one over its own batches; ``lists`` hold such, one for each batch; ``tensors`` are
-    sums that lie on the device, of which those in ``means`` are means.
+    sums that lie on the device, of which those in ``means`` are means. ``only`` is the test of whether it goes over a
+    share, where it also goes over all.
     """
 
     loop: Site
@@ -103,6 +105,7 @@ class Totals:
     means: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
+    only: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,23 +17,26 @@ from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.model import Divided, Drawn, Loader, Pass, Step
+from turbofix.training.parallel.reading import is_mixed, shares_seen, told_by
 from turbofix.training.parallel.wrapping import NotWrapped, argument
 
 _FACTORIES = ("zeros", "ones", "full", "empty", "rand", "randn", "randint", "normal", "arange")
 
 
-def divided(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Step, ...]) -> Iterator[Divided]:
-    """The loaders that steps read their batches from. Raises NotWrapped for one that cannot be shared out."""
-    sites = {site for step in steps for site in step.loaders}
+def divided(
+    analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Step, ...], read: set[Made]
+) -> Iterator[Divided]:
+    """The loaders that steps ``read`` their batches from. Raises NotWrapped for one that cannot be shared out."""
+    sites = {analysis.facts.origin_site(each.origin) for each in read}
     for step in steps:
         if len(step.loaders) > 1 and "[" in (step.loop.iterated or ""):  # `loaders[phase]`
             raise NotWrapped("one loop reads the loaders of training and evaluation, which stays whole", step.loop.site)
     for loader in loaders:
         if loader.site in sites:
-            yield _divided(analysis, loader, steps)
+            yield _divided(analysis, loader, steps, read)
 
 
-def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Divided:
+def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: set[Made]) -> Divided:
     site, given = loader.site, loader.argument
     if loader.subclass is not None:
         raise NotWrapped(f"`{loader.subclass}` is a loader of which it is not known how it is shared out", site)
@@ -50,12 +53,15 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Div
         raise NotWrapped("its data or its batch size are not written in its call, and cannot be shared out", site)
     if batch.values == (1,):
         raise NotWrapped("a batch of one sample cannot be shared out: accumulate gradients, or take larger ones", site)
-    both = loader.role == "both" and shuffle.site is not None and shuffle.state not in ("value", "option")
+    only = told_by(analysis, loader, read)
     written_out = shuffle.site is not None and shuffle.site.kind == "Constant"
     shuffled = bool(shuffle.values[0]) if written_out else False if shuffle.state == "absent" else None
-    passes = tuple(_passes(analysis, loader, steps))
-    if not passes and loader.dataset.kind != "iterable":
+    passes = tuple(_passes(analysis, loader, steps, read))
+    stream = loader.dataset.kind == "iterable"
+    if not passes and not stream:
         raise NotWrapped("where it is read was not followed, and each epoch would have the same order", site)
+    if stream and any(each.only for each in passes):
+        raise NotWrapped("one loop reads it and loaders of evaluations, and a stream does not tell which it is", site)
     return Divided(
         site,
         dataset.site,
@@ -64,18 +70,19 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Div
         None if "shuffle" in unpacked else shuffled,
         None if "drop_last" in unpacked else drop.site,
         passes,
-        stream=loader.dataset.kind == "iterable",
-        both=both,
+        stream=stream,
+        only=only,
         mapping=mapping,
         in_mapping=unpacked & {"batch_size", "shuffle", "drop_last"},
     )
 
 
-def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Iterator[Pass]:
+def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: set[Made]) -> Iterator[Pass]:
     """Where steps begin to read a loader: in front of a loop, or of what asks for an iterator."""
     places, told = analysis.facts.places, set[Site]()
-    for read, node, module in _readings(analysis):
-        names = _names(analysis, read, module)
+    mixed = {each.node for each in analysis.execution.loops if is_mixed(each, read)}
+    for reading, node, module in _readings(analysis):
+        names = _names(analysis, reading, module)
         named = next((each for each in names if _is_loader(analysis, each, module, loader)), None)
         statement = places.statement(node, module)
         if named is None or statement is None:
@@ -83,8 +90,20 @@ def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Iter
         site = places.site(statement, module)
         if site not in told and _leads_to_step(analysis, statement, module, steps):
             told.add(site)
-            own = Pass(site, ast.unparse(named), _epoch(analysis, statement, module))
+            text = ast.unparse(named)
+            own = Pass(site, text, _epoch(analysis, statement, module), shares_seen(text) if statement in mixed else "")
             yield own if own.epoch is not None else _in_caller(analysis, named, statement, module) or own
+
+
+def share_test(analysis: Analysis, record: LoopRecord, read: set[Made]) -> str:
+    """The test of whether a loop goes over a share; "" where it always does. Raises NotWrapped."""
+    if not is_mixed(record, read) or isinstance(record.node, ast.While):
+        return ""
+    for each in _names(analysis, record.node.iter, record.module):
+        if loader_sites(analysis, value_of(analysis, each, record.module)):
+            return shares_seen(ast.unparse(each))
+    why = "it also goes over loaders that stay whole, and what it calls them was not followed"
+    raise NotWrapped(why, analysis.facts.places.site(record.node, record.module))
 
 
 def _readings(analysis: Analysis) -> Iterator[tuple[ast.expr, ast.AST, ModuleFile]]:
@@ -131,7 +150,7 @@ def _leads_to_step(analysis: Analysis, statement: ast.stmt, module: ModuleFile, 
         return (
             site in loops
             or any(places.site(each, module) in loops for each in walk(statement) if isinstance(each, LOOPS))
-            or not any(each.path == module.path for each in loops)
+            or any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in walk(statement))
         )
     return any(isinstance(each, LOOPS) and places.site(each, module) in loops for each in walk(scope))
 

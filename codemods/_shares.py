@@ -1,0 +1,108 @@
+"""How the data of a training are shared out among processes: a sampler for each loader, a part of each batch."""
+
+from __future__ import annotations
+
+import re
+
+from turbofix.editing.edit import Refuse
+from turbofix.findings import Site
+from turbofix.training.model import Divided
+
+from ._definitions import SHARD, SHARE
+from ._precision import requote
+from ._ranks import Ranks, grouped
+
+
+def share_data(ranks: Ranks) -> None:
+    """A sampler for each loader, and a part of what is drawn by hand."""
+    for each in ranks.plan.loaders:
+        _share(ranks, each)
+        for one in each.passes if not each.stream else ():
+            read = f"{one.loader}.sampler"
+            epoch = one.epoch or f"{read}.epoch + 1"
+            ranks.before(one.at, ranks.several(one.at, one.only), f"    {read}.set_epoch({epoch})")
+    for site in ranks.plan.sizes:
+        ranks.edit.replace(site, ranks.divided(site))
+    for drawn in ranks.plan.drawn:
+        share = ranks.help(drawn.at, "share", SHARE)
+        (ranks.before if drawn.inside else ranks.after)(drawn.at, *(f"{n} = {share}({n})" for n in drawn.names))
+
+
+def _share(ranks: Ranks, data: Divided) -> None:
+    """A loader of which each process reads its share."""
+    if data.stream:
+        _share_stream(ranks, data)
+    else:
+        _sample(ranks, data)
+
+
+def _passed(ranks: Ranks, data: Divided, name: str, site: Site | None, default: str) -> str:
+    """The text of an argument, or of what is unpacked."""
+    if name in data.in_mapping and data.mapping is not None:
+        return f"{ranks.edit.text(data.mapping)}.get({ranks.edit.quoted(name, data.loader)}, {default})"
+    return ranks.edit.text(site) if site is not None else default
+
+
+def _check(ranks: Ranks, data: Divided) -> list[str]:
+    """The lines, under a test of whether there are several processes, that end a training which cannot be shared."""
+    size, world = _passed(ranks, data, "batch_size", data.batch, "1"), ranks.word("world_size", data.loader)
+    told = ranks.edit.quoted("the batch size is no multiple of the number of processes", data.loader)
+    return [f"    if {grouped(size)} % {world}:", f"        raise SystemExit({told})"]
+
+
+def _divide(ranks: Ranks, data: Divided) -> tuple[list[str], list[str]]:
+    """The batch size for each process: the lines for all loaders that the call makes, and those for what is shared."""
+    if data.batch is None:
+        return [], []
+    if not data.only:
+        ranks.edit.replace(data.batch, ranks.divided(data.batch))
+        return [], []
+    own = ranks.edit.free_name("per_process", data.loader)
+    size = ranks.edit.text(data.batch)
+    ranks.edit.replace(data.batch, own)
+    return [f"{own} = {size}"], [f"    {own} //= {ranks.word('world_size', data.loader)}"]
+
+
+def _share_stream(ranks: Ranks, data: Divided) -> None:
+    edit, at, world = ranks.edit, data.loader, ranks.word("world_size", data.loader)
+    if data.batch is None:
+        raise Refuse("the batch size of a stream is not written in the call of its loader")
+    given = edit.text(data.dataset)
+    only = f" and {requote(data.only, edit, at)}" if data.only else ""
+    before, under = _divide(ranks, data)
+    ranks.before(at, *before, ranks.several(at, data.only), *_check(ranks, data), *under)
+    shard = ranks.help(at, "Shard", SHARD, base=edit.name("torch.utils.data.IterableDataset", at))
+    edit.replace(data.dataset, f"{shard}({given}) if {world} > 1{only} else {given}")
+
+
+def _sample(ranks: Ranks, data: Divided) -> None:
+    edit, at, world = ranks.edit, data.loader, ranks.word("world_size", data.loader)
+    given, size = edit.text(data.dataset), _passed(ranks, data, "batch_size", data.batch, "1")
+    shuffle = _passed(ranks, data, "shuffle", data.shuffle, "False")
+    drop = _passed(ranks, data, "drop_last", data.drop_last, "False")
+    check = _check(ranks, data)
+    own = [] if re.fullmatch(r"[\w.]+", given) else [f"{edit.free_name('train_data', at)}"]
+    lines = [f"{own[0]} = {given}"] if own else []
+    if own:
+        edit.replace(data.dataset, own[0])
+    sampler = edit.free_name("train_sampler", at)
+    options = [own[0] if own else given]
+    options += [] if data.shuffled or data.only.strip("()") == shuffle.strip("()") else [f"shuffle={shuffle}"]
+    options += [f"drop_last={drop}"] if drop != "False" else []
+    name = edit.name("torch.utils.data.distributed.DistributedSampler", at)
+    made = [f"    {sampler} = {name}({', '.join(options)})"]
+    if data.mapping is not None and data.in_mapping:
+        mapping = edit.text(data.mapping)
+        changed = {"batch_size": f"{size} // {world}", "shuffle": "False"}
+        new = [f"{edit.quoted(key, at)}: {text}" for key, text in changed.items() if key in data.in_mapping]
+        apart = edit.free_name("train_options", at)
+        lines += [f"{apart} = {mapping}"]
+        made += [f"    {apart} = {{**{mapping}, {', '.join(new)}}}"]
+        edit.replace(data.mapping, apart)
+    before, under = _divide(ranks, data)
+    several = ranks.several(at, data.only)
+    ranks.before(at, *lines, *before, f"{sampler} = None", several, *check, *made, *under)
+    if data.shuffle is not None and data.shuffled is not False:
+        own_order = f"{sampler} is None"
+        edit.replace(data.shuffle, own_order if data.shuffled else f"{shuffle} and {own_order}")
+    edit.argument(at, "sampler", sampler, spelled_out=True)
