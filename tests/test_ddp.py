@@ -176,6 +176,62 @@ def test_what_is_written_where_and_summed_how(small: Path) -> None:
     assert "SyncBatchNorm" not in becomes(normed, ("loss.backward()", "loss.backward(create_graph=True)"))
 
 
+LOADER = "loader = DataLoader(TensorDataset(x, x.sum(1)), batch_size={size}, shuffle=True)\n"
+FACTORY = """
+def load(split, size={size}):
+    return DataLoader(TensorDataset(x, x.sum(1)), batch_size=size, shuffle={shuffle}, drop_last=True)
+
+
+loader, other = load("train"), load("test", 1)
+"""
+TESTED = """    with torch.no_grad():
+        print(sum(nn.functional.mse_loss(model(a).squeeze(1), b) for a, b in other))
+"""
+
+
+@pytest.mark.parametrize("shuffle", ["True", 'split == "train"'])
+def test_loaders_of_evaluations_that_the_same_call_makes_stay_whole(
+    shuffle: str, small: Path, launcher: ranks.Server
+) -> None:
+    text = SMALL.replace(LOADER, FACTORY).replace('    print("epoch", epoch)\n', TESTED)
+    small.write_text(text.format(count=16, size=4, shuffle=shuffle))
+    new = rewritten(small)
+    assert 'if world_size > 1 and split == "train":' in new
+    assert "batch_size=per_process" in new
+    small.write_text(new)
+    ran = launcher.run(small)  # a batch of one sample can be shared out by nobody
+    assert (len(ran.out[0].splitlines()), ran.error) == (3, "")
+
+
+ONE_PASS = """def run(loader, train):
+    total = 0
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a).squeeze(1), b)
+        if train:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        total += len(a)
+    return total
+
+
+for epoch in range(3):
+    print(run(loader, True), run(other, False))
+"""
+
+
+def test_one_function_for_both_passes_adds_up_what_is_shared_out(small: Path, launcher: ranks.Server) -> None:
+    other = LOADER + "other = DataLoader(TensorDataset(x, x.sum(1)), batch_size=3)\n"
+    text = SMALL[: SMALL.index("for epoch")].replace(LOADER, other) + ONE_PASS
+    small.write_text(text.format(count=16, size=4))
+    new = rewritten(small)
+    assert new.count("DistributedSampler(") == 1
+    assert new.count('if world_size > 1 and hasattr(loader.sampler, "set_epoch"):') == 1
+    assert new.count("set_epoch(") == 1
+    small.write_text(new)
+    assert launcher.run(small).out[0].splitlines() == ["16 16"] * 3
+
+
 def test_data_are_not_preloaded_where_processes_share_them_out(small: Path) -> None:
     small.write_text(SMALL.format(count=4096, size=16))
     both = [each for each in registry.load() if each.name in ("preload-dataset", "ddp")]

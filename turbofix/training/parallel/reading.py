@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event, LoopRecord
 from turbofix.domain.values import Const, Made, Sequence, Value, members
-from turbofix.source.names import parameters, stored
+from turbofix.source.names import body_of, parameters, stored
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS, LOOPS
+from turbofix.source.places import LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import loaders_in
 from turbofix.training.model import Evaluation, Loader, Step
@@ -68,7 +68,7 @@ def told_by(analysis: Analysis, loader: Loader, read: set[Made]) -> str:
     frame = analysis.facts.frames(ours[0])[-1]
     scope = frame.scope
     for name in (each.arg for each in parameters(scope)):
-        if isinstance(scope, FUNCTIONS) and name not in stored(scope.body):
+        if name not in stored(body_of(scope)):
             values = [
                 {_value(analysis.facts.named(name, scope, analysis.facts.frames(event)[-1])) for event in events}
                 for events in (ours, others)
@@ -108,7 +108,7 @@ def refuse_other_reads(
 ) -> None:
     """Raise NotWrapped where something else gathers what such a loader gives, and would be given a share of it."""
     facts, places = analysis.facts, analysis.facts.places
-    known = {each.loop.site for each in (*steps, *evaluations)}
+    known = {each.loop.site for each in steps} | {each.loop.site for each in evaluations}
     for event in facts.of("iterate"):
         if read.isdisjoint(loaders_in(event.receiver)):
             continue
