@@ -8,7 +8,7 @@ from turbofix.editing.edit import Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Divided
 
-from ._definitions import SHARD, SHARE
+from ._definitions import BATCHES, CHOSEN, SHARD, SHARE
 from ._precision import requote
 from ._ranks import Ranks, grouped
 
@@ -23,6 +23,8 @@ def share_data(ranks: Ranks) -> None:
             ranks.before(one.at, ranks.several(one.at, one.only), f"    {read}.set_epoch({epoch})")
     for site in ranks.plan.sizes:
         ranks.edit.replace(site, ranks.divided(site))
+    for site in ranks.plan.lengths:
+        ranks.edit.replace(site, f"({ranks.edit.text(site)} * {ranks.word('world_size', site)})")
     for drawn in ranks.plan.drawn:
         share = ranks.help(drawn.at, "share", SHARE)
         (ranks.before if drawn.inside else ranks.after)(drawn.at, *(f"{n} = {share}({n})" for n in drawn.names))
@@ -32,6 +34,8 @@ def _share(ranks: Ranks, data: Divided) -> None:
     """A loader of which each process reads its share."""
     if data.stream:
         _share_stream(ranks, data)
+    elif data.sampler is not None:
+        _share_choice(ranks, data, data.sampler)
     else:
         _sample(ranks, data)
 
@@ -73,6 +77,31 @@ def _share_stream(ranks: Ranks, data: Divided) -> None:
     ranks.before(at, *before, ranks.several(at, data.only), *_check(ranks, data), *under)
     shard = ranks.help(at, "Shard", SHARD, base=edit.name("torch.utils.data.IterableDataset", at))
     edit.replace(data.dataset, f"{shard}({given}) if {world} > 1{only} else {given}")
+
+
+def _share_choice(ranks: Ranks, data: Divided, sampler: Site) -> None:
+    """What a sampler of the script's own chooses, in the first process for all."""
+    edit, at, world = ranks.edit, data.loader, ranks.word("world_size", data.loader)
+    if data.batches:
+        chosen = ranks.help(at, "Batches", BATCHES, share=ranks.help(at, "share", SHARE))
+    else:
+        base = edit.name("torch.utils.data.distributed.DistributedSampler", at)
+        chosen = ranks.help(at, "Chosen", CHOSEN, base=base)
+    given, only = edit.text(sampler), f" and {requote(data.only, edit, at)}" if data.only else ""
+    before, under = _divide(ranks, data)
+    check = [] if data.batches else _check(ranks, data)
+    under = [*check, *under]
+    if re.fullmatch(r"[\w.]+", given):
+        edit.replace(sampler, f"{chosen}({given}) if {world} > 1{only} else {given}")
+    else:
+        own = edit.free_name("train_sampler", at)
+        before, under = [*before, f"{own} = {given}"], [*under, f"    {own} = {chosen}({own})"]
+        edit.replace(sampler, own)
+    if under == check and not data.only:  # any number is a multiple of one
+        under = [line.removeprefix("    ") for line in check]
+    elif under:
+        under = [ranks.several(at, data.only), *under]
+    ranks.before(at, *before, *under)
 
 
 def _sample(ranks: Ranks, data: Divided) -> None:

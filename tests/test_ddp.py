@@ -36,6 +36,8 @@ SCRIPTS = (
     "metrics",
     "resume",
     "stream",
+    "weighted",
+    "batches",
     "copies",
     "accelerated",
 )
@@ -230,6 +232,24 @@ def test_one_function_for_both_passes_adds_up_what_is_shared_out(small: Path, la
     assert new.count("set_epoch(") == 1
     small.write_text(new)
     assert launcher.run(small).out[0].splitlines() == ["16 16"] * 3
+
+
+DRAWN = """drawing = torch.utils.data.WeightedRandomSampler(torch.ones(16), 16, False)
+loader = DataLoader(TensorDataset(x, x.sum(1)), batch_size={size}, sampler=drawing)
+"""
+
+
+def test_processes_take_parts_of_what_the_first_one_draws(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.replace(LOADER, DRAWN).replace(
+        "    for a, b in loader:\n", "    seen = 0.0\n    for a, b in loader:\n"
+    )
+    text = text.replace("step()\n", "step()\n        seen += a.sum()\n").replace('"epoch", epoch', 'f"{{seen:.2f}}"')
+    small.write_text(text.format(count=16, size=4))
+    ours = launcher.run(small, 1)
+    small.write_text(rewritten(small))
+    theirs = launcher.run(small)
+    assert not theirs.error
+    assert theirs.out[0] == ours.out[0]  # the sum of all of them, each drawn once in a pass
 
 
 def test_data_are_not_preloaded_where_processes_share_them_out(small: Path) -> None:

@@ -66,7 +66,8 @@ class Divided:
 
     ``shuffle`` is None where it is not passed. ``stream``: its data are iterated, and have no numbers. ``only``: the
     call also makes loaders for evaluations, which stay whole, and this test tells them apart. ``mapping`` is one that
-    the call unpacks, which holds the arguments ``in_mapping``.
+    the call unpacks, which holds the arguments ``in_mapping``. ``sampler`` is one of the script's own,
+    which chooses samples, or (``batches``) whole batches.
     """
 
     loader: Site
@@ -78,6 +79,8 @@ class Divided:
     passes: tuple[Pass, ...]
     stream: bool = False
     only: str = ""
+    sampler: Site | None = None
+    batches: bool = False
     mapping: Site | None = None
     in_mapping: frozenset[str] = frozenset()
 
@@ -126,11 +129,11 @@ class Parallel:
     are written, ``writers`` calls that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars``
     progress bars. ``downloads`` are statements that fetch data, ``loads`` those that read what was saved before,
     ``fetched`` those in which one process writes what all read then.
-    ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's size
-    in steps. ``unseeded`` are the generators that nobody seeds; ``decisions`` are expressions that decide over the
-    rest of the training, ``skips`` those that decide whether a step is left out. ``logs``: it has messages logged.
-    ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then saved or
-    loaded.
+    ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's
+    size in steps, ``lengths`` those of how many samples a sampler chooses. ``unseeded`` are the generators that
+    nobody seeds; ``decisions`` are expressions that decide over the rest of the training, ``skips`` those that
+    decide whether a step is left out. ``logs``: it has messages logged. ``owner`` is Accelerate's object, which
+    wraps and shares out: ``unwraps`` are models whose weights are then saved or loaded.
     """
 
     setup: Site
@@ -155,6 +158,7 @@ class Parallel:
     decisions: tuple[Site, ...] = ()
     skips: tuple[Site, ...] = ()
     summed: tuple[Summed, ...] = ()
+    lengths: tuple[Site, ...] = ()
     owner: Site | None = None
     unwraps: tuple[Site, ...] = ()
     logs: bool = False

@@ -20,7 +20,7 @@ from turbofix.training.parallel.accelerated import accelerated
 from turbofix.training.parallel.decisions import decisions, skips
 from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.paths import chosen_paths, made_where_missing
-from turbofix.training.parallel.reading import read_by_steps, reads, refuse_other_reads
+from turbofix.training.parallel.reading import lengths, read_by_steps, reads, refuse_other_reads
 from turbofix.training.parallel.sharing import divided, drawn, share_test, sizes_read
 from turbofix.training.parallel.start import beginning
 from turbofix.training.parallel.totals import totals
@@ -139,6 +139,7 @@ def _parallel(  # noqa: PLR0913
         decisions=(*found.decisions, *decisions(analysis, [record for _, record in records])),
         skips=tuple(skips(analysis, [record for _, record in records])),
         summed=summed,
+        lengths=tuple(dict.fromkeys(lengths(analysis, read))),
     )
 
 

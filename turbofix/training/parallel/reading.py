@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event, LoopRecord
-from turbofix.domain.values import Const, Made, Sequence, Value, members
-from turbofix.source.names import body_of, parameters, stored
+from turbofix.domain.values import Const, Function, Instance, Made, Sequence, Value, members
+from turbofix.source.answers import every
+from turbofix.source.names import body_of, dotted, parameters, stored
 from turbofix.source.nodes import walk
 from turbofix.source.places import LOOPS
 from turbofix.source.site import Site
@@ -101,6 +103,42 @@ def _test(text: str, ours: set[object], others: set[object]) -> str:
     loose = isinstance(ast.parse(text, mode="eval").body, (ast.BoolOp, ast.IfExp, ast.Lambda, ast.NamedExpr))
     operand = f"({text})" if loose else text
     return operand if value else f"not {operand}"
+
+
+def unfit_sampler(analysis: Analysis, read: set[Made], site: Site) -> str | None:
+    """What is in the way of choosing all samples of a pass at once, by a sampler of the script's own."""
+    for loader in read:
+        if analysis.facts.origin_site(loader.origin) != site:
+            continue
+        told = loader.arguments
+        for each in (*members(told.value("sampler", 3)), *members(told.value("batch_sampler", 4))):
+            if isinstance(each, Const):
+                return "its sampler may also be None, and what shares out its samples then is another one"
+            if isinstance(each, Instance):
+                chooses = each.cls.find("__iter__")
+                loops = walk(chooses.node) if isinstance(chooses, Function) else ()
+                forever = (isinstance(one, ast.While) and isinstance(one.test, ast.Constant) for one in loops)
+                if not each.cls.find("__len__") or any(forever):
+                    return f"its sampler, `{each.cls.node.name}`, has no length, or chooses without an end"
+    return None
+
+
+def lengths(analysis: Analysis, read: set[Made]) -> Iterator[Site]:
+    """How many samples such a loader's sampler chooses, where it is asked. Raises NotWrapped for what else is read."""
+    places = analysis.facts.places
+    for module in analysis.execution.modules.values():
+        for node in every(ast.Attribute, module.tree):
+            if node.attr not in ("sampler", "batch_sampler"):
+                continue
+            frame = Frame(places.scope(node, module), module, node, None, ())
+            found = set(loaders_in(analysis.facts.evaluate(node.value, (frame,))))
+            above = places.parent(node, module)
+            counted = isinstance(above, ast.Call) and dotted(above.func) == "len" and node.attr == "sampler"
+            if found & read and counted and found <= read:
+                yield places.site(above, module)  # type: ignore[arg-type]
+            elif found & read and (counted or isinstance(above, ast.Attribute)):
+                why = f"`{ast.unparse(above)}` is read here, and what shares out its samples takes its place"  # type: ignore[arg-type]
+                raise NotWrapped(why, places.site(node, module))
 
 
 def refuse_other_reads(

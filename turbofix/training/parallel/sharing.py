@@ -17,7 +17,7 @@ from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.model import Divided, Drawn, Loader, Pass, Step
-from turbofix.training.parallel.reading import is_mixed, shares_seen, told_by
+from turbofix.training.parallel.reading import is_mixed, shares_seen, told_by, unfit_sampler
 from turbofix.training.parallel.wrapping import NotWrapped, argument
 
 _FACTORIES = ("zeros", "ones", "full", "empty", "rand", "randn", "randint", "normal", "arange")
@@ -43,12 +43,18 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: 
     if len(loader.unpacks) > 1 or loader.open_mapping:
         raise NotWrapped("mappings that are unpacked may hold its batch size and its order", site)
     mapping = loader.unpacks[0] if loader.unpacks else None
-    for name in ("sampler", "batch_sampler"):
-        if given(name).state != "absent" and given(name).values != (None,):
-            raise NotWrapped(f"its `{name}` chooses the samples, and every process would be given the same ones", site)
+    sampler = given("sampler")
+    batches = given("batch_sampler").state != "absent" and given("batch_sampler").values != (None,)
+    if batches:
+        sampler = given("batch_sampler")
+    chosen = sampler.state != "absent" and sampler.values != (None,)
+    if chosen and (sampler.site is None or sampler.may_be_absent):
+        raise NotWrapped("its sampler is not written in its call, and cannot be shared out", site)
+    if chosen and (why_not := unfit_sampler(analysis, read, site)) is not None:
+        raise NotWrapped(why_not, site)
     dataset, batch, shuffle, drop = map(given, ("dataset", "batch_size", "shuffle", "drop_last"))
     unpacked = frozenset(loader.mapping_entries) if mapping is not None else frozenset[str]()
-    written = "batch_size" in unpacked or (batch.site is not None and batch.site.path == site.path)
+    written = batches or "batch_size" in unpacked or (batch.site is not None and batch.site.path == site.path)
     if dataset.site is None or "dataset" in unpacked or not written:
         raise NotWrapped("its data or its batch size are not written in its call, and cannot be shared out", site)
     if batch.values == (1,):
@@ -58,10 +64,10 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: 
     shuffled = bool(shuffle.values[0]) if written_out else False if shuffle.state == "absent" else None
     passes = tuple(_passes(analysis, loader, steps, read))
     stream = loader.dataset.kind == "iterable"
-    if not passes and not stream:
+    if not passes and not stream and not chosen:
         raise NotWrapped("where it is read was not followed, and each epoch would have the same order", site)
-    if stream and any(each.only for each in passes):
-        raise NotWrapped("one loop reads it and loaders of evaluations, and a stream does not tell which it is", site)
+    if (stream or batches) and any(each.only for each in passes):
+        raise NotWrapped("one loop reads it and loaders of evaluations, and it does not tell which it is", site)
     return Divided(
         site,
         dataset.site,
@@ -69,8 +75,10 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: 
         None if "shuffle" in unpacked else shuffle.site,
         None if "shuffle" in unpacked else shuffled,
         None if "drop_last" in unpacked else drop.site,
-        passes,
+        () if chosen else passes,
         stream=stream,
+        sampler=sampler.site if chosen else None,
+        batches=batches,
         only=only,
         mapping=mapping,
         in_mapping=unpacked & {"batch_size", "shuffle", "drop_last"},
