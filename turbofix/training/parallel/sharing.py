@@ -16,7 +16,7 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites
-from turbofix.training.model import Divided, Drawn, Loader, Pass, Step
+from turbofix.training.model import Argument, Divided, Drawn, Loader, Pass, Step
 from turbofix.training.parallel.reading import is_mixed, shares_seen, told_by, unfit_sampler
 from turbofix.training.parallel.wrapping import NotWrapped, argument
 
@@ -43,11 +43,9 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: 
     if len(loader.unpacks) > 1 or loader.open_mapping:
         raise NotWrapped("mappings that are unpacked may hold its batch size and its order", site)
     mapping = loader.unpacks[0] if loader.unpacks else None
-    sampler = given("sampler")
-    batches = given("batch_sampler").state != "absent" and given("batch_sampler").values != (None,)
-    if batches:
-        sampler = given("batch_sampler")
-    chosen = sampler.state != "absent" and sampler.values != (None,)
+    batches = not _is_none(given("batch_sampler"))
+    sampler = given("batch_sampler" if batches else "sampler")
+    chosen = not _is_none(sampler)
     if chosen and (sampler.site is None or sampler.may_be_absent):
         raise NotWrapped("its sampler is not written in its call, and cannot be shared out", site)
     if chosen and (why_not := unfit_sampler(analysis, read, site)) is not None:
@@ -83,6 +81,10 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: 
         mapping=mapping,
         in_mapping=unpacked & {"batch_size", "shuffle", "drop_last"},
     )
+
+
+def _is_none(given: Argument) -> bool:
+    return given.state == "absent" or (given.state == "value" and given.values == (None,))
 
 
 def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: set[Made]) -> Iterator[Pass]:
