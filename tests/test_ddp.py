@@ -53,13 +53,23 @@ def launcher() -> Iterator[ranks.Server]:
         yield server
 
 
-def rewritten(path: Path) -> str:
-    """The script as `ddp` writes it."""
+def applied(path: Path) -> pipeline.Rewriting:
     chosen = [each for each in registry.load() if each.name == "ddp"]
     trust = pipeline.Trust(likely=True)
-    found = pipeline.apply(path, Workspace(), chosen, Target(gpus=2), Risk.EQUIVALENT, trust=trust)
+    return pipeline.apply(path, Workspace(), chosen, Target(gpus=2), Risk.EQUIVALENT, trust=trust)
+
+
+def rewritten(path: Path) -> str:
+    """The script as `ddp` writes it."""
+    found = applied(path)
     assert not found.report.notes, found.report.notes
     return found.texts[path]
+
+
+def refused(path: Path) -> str | None:
+    """Why `ddp` leaves the script alone."""
+    (finding,) = applied(path).report.findings
+    return finding.why_not
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -232,6 +242,44 @@ def test_one_function_for_both_passes_adds_up_what_is_shared_out(small: Path, la
     assert new.count("set_epoch(") == 1
     small.write_text(new)
     assert launcher.run(small).out[0].splitlines() == ["16 16"] * 3
+
+
+GRAPHS = """import torch
+from torch import nn
+from torch_geometric.datasets import TUDataset
+from torch_geometric.loader import {loader}
+from torch_geometric.nn import GCNConv, global_mean_pool
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = GCNConv(7, 32), nn.Linear(32, 2)
+
+    def forward(self, x, edge_index, batch):
+        return self.head(global_mean_pool(self.conv(x, edge_index).relu(), batch))
+
+
+torch.manual_seed(0)
+loader = {loader}(TUDataset("data", "MUTAG"), batch_size=64, shuffle=True)
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(9):
+    for data in loader:
+        loss = nn.functional.cross_entropy(model(data.x, data.edge_index, data.batch), data.y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_batches_of_graphs_are_shared_out_and_samples_of_neighbours_are_not(small: Path) -> None:
+    small.write_text(GRAPHS.format(loader="DataLoader"))
+    assert "loader = DataLoader(train_data, batch_size=64 // world_size, shuffle=train_sampler is None" in rewritten(
+        small
+    )
+    small.write_text(GRAPHS.format(loader="NeighborLoader"))
+    assert "is a loader of which it is not known how it is shared out" in str(refused(small))
 
 
 DRAWN = """drawing = torch.utils.data.WeightedRandomSampler(torch.ones(16), 16, False)

@@ -10,6 +10,7 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
 from turbofix.domain.values import Const, Made, Tensor, Value, flatten, members
+from turbofix.library.tables import LOADERS_ALIKE
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, loaded, loads, parameters, stored, targets
 from turbofix.source.nodes import walk
@@ -38,7 +39,7 @@ def divided(
 
 def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: set[Made]) -> Divided:
     site, given = loader.site, loader.argument
-    if loader.subclass is not None:
+    if loader.subclass is not None and loader.subclass not in LOADERS_ALIKE:
         raise NotWrapped(f"`{loader.subclass}` is a loader of which it is not known how it is shared out", site)
     if len(loader.unpacks) > 1 or loader.open_mapping:
         raise NotWrapped("mappings that are unpacked may hold its batch size and its order", site)
