@@ -34,6 +34,8 @@ def _share(ranks: Ranks, data: Divided) -> None:
     """A loader of which each process reads its share."""
     if data.stream:
         _share_stream(ranks, data)
+    elif data.inside:
+        _sample_inside(ranks, data)
     elif data.sampler is not None:
         _share_choice(ranks, data, data.sampler)
     else:
@@ -77,6 +79,28 @@ def _share_stream(ranks: Ranks, data: Divided) -> None:
     ranks.before(at, *before, ranks.several(at, data.only), *_check(ranks, data), *under)
     shard = ranks.help(at, "Shard", SHARD, base=edit.name("torch.utils.data.IterableDataset", at))
     edit.replace(data.dataset, f"{shard}({given}) if {world} > 1{only} else {given}")
+
+
+def _sample_inside(ranks: Ranks, data: Divided) -> None:
+    """A loader of a comprehension, all in its call."""
+    edit, at, world = ranks.edit, data.loader, ranks.word("world_size", data.loader)
+    given, shuffle = edit.text(data.dataset), edit.text(data.shuffle) if data.shuffle is not None else "False"
+    only = requote(data.only, edit, at)
+    several = f"{world} > 1 and {only}" if only else f"{world} > 1"
+    ordered = data.shuffled or shuffle == only
+    options = [given, *([] if ordered else [f"shuffle={shuffle}"])]
+    options += [f"drop_last={edit.text(data.drop_last)}"] if data.drop_last is not None else []
+    name = edit.name("torch.utils.data.distributed.DistributedSampler", at)
+    ranks.before(at, *(line.removeprefix("    ") for line in _check(ranks, data)))
+    if data.batch is not None:
+        size = edit.text(data.batch)
+        edit.replace(
+            data.batch, f"{ranks.divided(data.batch)} if {only} else {size}" if only else ranks.divided(data.batch)
+        )
+    if data.shuffle is not None and data.shuffled is not False:
+        alone = f"{world} == 1" if shuffle == only or not only else f"not ({several})"
+        edit.replace(data.shuffle, alone if data.shuffled else f"{grouped(shuffle)} and {alone}")
+    edit.argument(at, "sampler", f"{name}({', '.join(options)}) if {several} else None", spelled_out=True)
 
 
 def _share_choice(ranks: Ranks, data: Divided, sampler: Site) -> None:

@@ -37,6 +37,7 @@ SCRIPTS = (
     "resume",
     "stream",
     "weighted",
+    "phases",
     "batches",
     "copies",
     "accelerated",

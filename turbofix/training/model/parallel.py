@@ -67,7 +67,7 @@ class Divided:
     ``shuffle`` is None where it is not passed. ``stream``: its data are iterated, and have no numbers. ``only``: the
     call also makes loaders for evaluations, which stay whole, and this test tells them apart. ``mapping`` is one that
     the call unpacks, which holds the arguments ``in_mapping``. ``sampler`` is one of the script's own,
-    which chooses samples, or (``batches``) whole batches.
+    which chooses samples, or (``batches``) whole batches. ``inside``: a comprehension makes it.
     """
 
     loader: Site
@@ -81,6 +81,7 @@ class Divided:
     only: str = ""
     sampler: Site | None = None
     batches: bool = False
+    inside: bool = False
     mapping: Site | None = None
     in_mapping: frozenset[str] = frozenset()
 

@@ -20,6 +20,7 @@ from turbofix.training.parallel.accelerated import accelerated
 from turbofix.training.parallel.decisions import decisions, skips
 from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.paths import chosen_paths, made_where_missing
+from turbofix.training.parallel.phases import other_phase
 from turbofix.training.parallel.reading import lengths, read_by_steps, reads, refuse_other_reads
 from turbofix.training.parallel.sharing import divided, drawn, share_test, sizes_read
 from turbofix.training.parallel.start import beginning
@@ -224,7 +225,9 @@ def _evaluated(analysis: Analysis, evaluations: tuple[Evaluation, ...], read: se
     for evaluation in evaluations:
         for record in analysis.execution.loops:
             shared = places.site(record.node, record.module) == evaluation.loop.site and reads(record, read)
-            if shared:
+            if shared and not (
+                isinstance(record.node, ast.For) and other_phase(analysis, record.node.iter, record.module)
+            ):
                 found = next(_counted(analysis, [record], (), read), None)
                 if found is None:
                     why = "it evaluates on a loader whose batches are shared out: give the evaluation one of its own"

@@ -16,6 +16,7 @@ from turbofix.source.places import LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import loaders_in
 from turbofix.training.model import Evaluation, Loader, Step
+from turbofix.training.parallel.phases import other_phase, phases
 from turbofix.training.parallel.wrapping import NotWrapped
 
 
@@ -28,9 +29,13 @@ def read_by_steps(analysis: Analysis, steps: tuple[Step, ...]) -> set[Made]:
             read.setdefault((event.node, event.control.path), []).extend(loaders_in(event.receiver))
     found = set[Made]()
     for backward in facts.of("backward"):
-        level = backward.control
+        level, over = backward.control, set[ast.AST]()
         while level.up is not None:
-            if level.kind == "loop" and level.node is not None:
+            phase = phases(analysis).get(level.node) if level.node is not None else None
+            if phase is not None:
+                found.update(phase.read)
+                over.add(phase.outer)
+            elif level.kind == "loop" and level.node is not None and level.node not in over:
                 found.update(read.get((level.node, level.up.path), ()))
             level = level.up
     loops = {step.loop.site for step in steps}
@@ -58,6 +63,10 @@ def told_by(analysis: Analysis, loader: Loader, read: set[Made]) -> str:
     ``shuffle`` tells it, or a parameter of the function around it: ``train``, ``split == "train"``.
     """
     made = list(_made_at(analysis, loader.site))
+    for phase in phases(analysis).values():
+        for _, each in made:
+            if phase is not None and each in phase.made:
+                return phase.made[each]
     ours = [event for event, each in made if each in read]
     others = [event for event, each in made if each not in read]
     if not ours or not others:
@@ -154,6 +163,8 @@ def refuse_other_reads(
         inside = {places.site(each, event.module) for each in walk(event.node) if isinstance(each, LOOPS)}
         ends = any(isinstance(each, (ast.Break, ast.Return, ast.Yield, ast.YieldFrom)) for each in walk(event.node))
         idle = isinstance(event.node, LOOPS) and all(isinstance(each, ast.Pass) for each in event.node.body)
+        if isinstance(event.node, ast.For) and other_phase(analysis, event.node.iter, event.module):
+            continue
         if known.isdisjoint(around | inside) and not ends and not idle:
             why = "the loader of the training is gone through here, too, where each process would see its share alone"
             raise NotWrapped(why, facts.site(event))

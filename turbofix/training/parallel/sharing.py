@@ -18,6 +18,7 @@ from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.model import Argument, Divided, Drawn, Loader, Pass, Step
+from turbofix.training.parallel.phases import phases
 from turbofix.training.parallel.reading import is_mixed, shares_seen, told_by, unfit_sampler
 from turbofix.training.parallel.wrapping import NotWrapped, argument
 
@@ -29,8 +30,11 @@ def divided(
 ) -> Iterator[Divided]:
     """The loaders that steps ``read`` their batches from. Raises NotWrapped for one that cannot be shared out."""
     sites = {analysis.facts.origin_site(each.origin) for each in read}
+    nodes = {analysis.facts.places.site(each.node, each.module): each.node for each in analysis.execution.loops}
     for step in steps:
-        if len(step.loaders) > 1 and "[" in (step.loop.iterated or ""):  # `loaders[phase]`
+        node, known = nodes[step.loop.site], phases(analysis)
+        mixed = node in known or (len(step.loaders) > 1 and "[" in (step.loop.iterated or ""))  # `loaders[phase]`
+        if mixed and step.loaders and known.get(node) is None:
             raise NotWrapped("one loop reads the loaders of training and evaluation, which stays whole", step.loop.site)
     for loader in loaders:
         if loader.site in sites:
@@ -78,10 +82,28 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: 
         stream=stream,
         sampler=sampler.site if chosen else None,
         batches=batches,
+        inside=_is_inside(analysis, loader, batch, plain=not (chosen or stream or unpacked)),
         only=only,
         mapping=mapping,
         in_mapping=unpacked & {"batch_size", "shuffle", "drop_last"},
     )
+
+
+def _is_inside(analysis: Analysis, loader: Loader, batch: Argument, *, plain: bool) -> bool:
+    """Whether a comprehension makes a loader, which no statement can do anything for. Raises NotWrapped."""
+    event = next(each for each in analysis.facts.of("make") if analysis.facts.site(each) == loader.site)
+    places, variables = analysis.facts.places, set[str | None]()
+    statement = places.statement(event.node, event.module)
+    for above in places.ancestors(event.node, event.module):
+        if above is statement:
+            break
+        if isinstance(above, ast.Lambda):
+            variables |= {each.arg for each in parameters(above)}
+        for each in getattr(above, "generators", ()):
+            variables |= {dotted(one) for one in targets(each.target)}
+    if variables and (not plain or variables & loaded(ast.parse(batch.text or "None", mode="eval"))):
+        raise NotWrapped("a comprehension makes it, of which each round would need statements of its own", loader.site)
+    return bool(variables)
 
 
 def _is_none(given: Argument) -> bool:
@@ -96,6 +118,13 @@ def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: s
         names = _names(analysis, reading, module)
         named = next((each for each in names if _is_loader(analysis, each, module, loader)), None)
         statement = places.statement(node, module)
+        phase = phases(analysis).get(node)
+        if phase is not None:
+            site = places.site(node, module)
+            if site not in told and any(loader.site == analysis.facts.origin_site(each.origin) for each in phase.read):
+                told.add(site)
+                yield Pass(site, phase.text, _epoch(analysis, phase.outer, module), phase.only)
+            continue
         if named is None or statement is None:
             continue
         site = places.site(statement, module)
@@ -108,6 +137,9 @@ def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: s
 
 def share_test(analysis: Analysis, record: LoopRecord, read: set[Made]) -> str:
     """The test of whether a loop goes over a share; "" where it always does. Raises NotWrapped."""
+    phase = phases(analysis).get(record.node)
+    if phase is not None:
+        return phase.only
     if not is_mixed(record, read) or isinstance(record.node, ast.While):
         return ""
     for each in _names(analysis, record.node.iter, record.module):
