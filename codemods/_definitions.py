@@ -47,7 +47,7 @@ class {name}({base}):
     """A part, as large as those of the other processes, of what the sampler of the first one chooses."""
 
     def __init__(self, sampler):
-        super().__init__(sampler, shuffle=False)
+        super().__init__(sampler, {world}, {rank}, shuffle=False)
 
     def __iter__(self):
         chosen = [list(self.dataset)]

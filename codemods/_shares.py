@@ -56,6 +56,11 @@ def _check(ranks: Ranks, data: Divided) -> list[str]:
     return [f"    if {grouped(size)} % {world}:", f"        raise SystemExit({told})"]
 
 
+def _numbers(ranks: Ranks, data: Divided) -> list[str]:
+    """What a sampler is told that is made in front of the group of processes."""
+    return [ranks.word(each, data.loader) for each in ("world_size", "rank")] if data.early else []
+
+
 def _divide(ranks: Ranks, data: Divided) -> tuple[list[str], list[str]]:
     """The batch size for each process: the lines for all loaders that the call makes, and those for what is shared."""
     if data.batch is None:
@@ -90,6 +95,7 @@ def _sample_inside(ranks: Ranks, data: Divided) -> None:
     ordered = data.shuffled or shuffle == only
     options = [given, *([] if ordered else [f"shuffle={shuffle}"])]
     options += [f"drop_last={edit.text(data.drop_last)}"] if data.drop_last is not None else []
+    options[1:1] = _numbers(ranks, data)
     name = edit.name("torch.utils.data.distributed.DistributedSampler", at)
     ranks.before(at, *(line.removeprefix("    ") for line in _check(ranks, data)))
     if data.batch is not None:
@@ -142,6 +148,7 @@ def _sample(ranks: Ranks, data: Divided) -> None:
     options = [own[0] if own else given]
     options += [] if data.shuffled or data.only.strip("()") == shuffle.strip("()") else [f"shuffle={shuffle}"]
     options += [f"drop_last={drop}"] if drop != "False" else []
+    options[1:1] = _numbers(ranks, data)
     name = edit.name("torch.utils.data.distributed.DistributedSampler", at)
     made = [f"    {sampler} = {name}({', '.join(options)})"]
     if data.mapping is not None and data.in_mapping:

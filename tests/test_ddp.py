@@ -245,6 +245,58 @@ def test_one_function_for_both_passes_adds_up_what_is_shared_out(small: Path, la
     assert launcher.run(small).out[0].splitlines() == ["16 16"] * 3
 
 
+PHASES = """loaders = {{"train": loader, "val": DataLoader(TensorDataset(x, x.sum(1)), batch_size=3)}}
+for epoch in range(3):
+    for {phases}:
+        seen = 0
+        for a, b in {batches}:
+            with torch.set_grad_enabled(phase != "val"):
+                loss = nn.functional.mse_loss(model(a).squeeze(1), b)
+                if phase {test}:
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+            seen += len(a)
+        print(phase, seen)
+"""
+IN_PHASES = SMALL[: SMALL.index("for epoch")] + PHASES
+
+
+@pytest.mark.parametrize(
+    ("phases", "batches", "test"),
+    [
+        ('phase in ("train", "val")', "loaders[phase]", '== "train"'),
+        ("phase, each in loaders.items()", "each", '!= "val"'),
+    ],
+)
+def test_of_phases_that_of_the_training_is_shared_out(
+    phases: str, batches: str, test: str, small: Path, launcher: ranks.Server
+) -> None:
+    small.write_text(IN_PHASES.format(count=16, size=4, phases=phases, batches=batches, test=test))
+    new = rewritten(small)
+    assert new.count("DistributedSampler(") == 1
+    assert new.count(f"if world_size > 1 and phase {test}:") == 2
+    small.write_text(new)
+    assert launcher.run(small).out[0].splitlines() == ["train 16", "val 16"] * 3
+
+
+def test_phases_whose_loaders_are_not_followed_are_refused(small: Path) -> None:
+    kept = 'phase in ("train", "val")', "loaders[phase if epoch else 'train']", '== "train"'
+    small.write_text(IN_PHASES.format(count=16, size=4, phases=kept[0], batches=kept[1], test=kept[2]))
+    assert "one loop reads the loaders of training and evaluation" in str(refused(small))
+
+
+def test_loaders_of_a_file_that_is_imported_are_made_in_front_of_the_group(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.format(count=16, size=4)
+    start = text.index("model =")
+    small.with_name("data.py").write_text(text[:start])
+    small.write_text("import torch\nfrom torch import nn\n\nfrom data import loader\n\n" + text[start:])
+    for path, new in applied(small).texts.items():
+        path.write_text(new)
+    ran = launcher.run(small)
+    assert (ran.out[0].splitlines(), ran.error) == (["epoch 0", "epoch 1", "epoch 2"], "")
+
+
 GRAPHS = """import torch
 from torch import nn
 from torch_geometric.datasets import TUDataset

@@ -67,7 +67,8 @@ class Divided:
     ``shuffle`` is None where it is not passed. ``stream``: its data are iterated, and have no numbers. ``only``: the
     call also makes loaders for evaluations, which stay whole, and this test tells them apart. ``mapping`` is one that
     the call unpacks, which holds the arguments ``in_mapping``. ``sampler`` is one of the script's own,
-    which chooses samples, or (``batches``) whole batches. ``inside``: a comprehension makes it.
+    which chooses samples, or (``batches``) whole batches. ``inside``: a comprehension makes it. ``early``: it
+    is made while its file is imported, when no group is there yet.
     """
 
     loader: Site
@@ -82,6 +83,7 @@ class Divided:
     sampler: Site | None = None
     batches: bool = False
     inside: bool = False
+    early: bool = False
     mapping: Site | None = None
     in_mapping: frozenset[str] = frozenset()
 

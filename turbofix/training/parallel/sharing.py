@@ -82,11 +82,19 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: 
         stream=stream,
         sampler=sampler.site if chosen else None,
         batches=batches,
+        early=_is_early(analysis, loader),
         inside=_is_inside(analysis, loader, batch, plain=not (chosen or stream or unpacked)),
         only=only,
         mapping=mapping,
         in_mapping=unpacked & {"batch_size", "shuffle", "drop_last"},
     )
+
+
+def _is_early(analysis: Analysis, loader: Loader) -> bool:
+    """Whether a loader is made by a file that is imported, in front of what the script sets up."""
+    event = next(each for each in analysis.facts.of("make") if analysis.facts.site(each) == loader.site)
+    frames = [each for each in analysis.facts.frames(event) if isinstance(each.scope, ast.Module)]
+    return any(each.module is not analysis.execution.entry for each in frames)
 
 
 def _is_inside(analysis: Analysis, loader: Loader, batch: Argument, *, plain: bool) -> bool:
