@@ -297,6 +297,53 @@ def test_loaders_of_a_file_that_is_imported_are_made_in_front_of_the_group(small
     assert (ran.out[0].splitlines(), ran.error) == (["epoch 0", "epoch 1", "epoch 2"], "")
 
 
+CUT = """import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+torch.manual_seed(0)
+x = torch.randn(6, 40, 4)
+lengths = torch.randint(1, 7, (40,))
+model = nn.GRU(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for number, start in enumerate(range(0, 40, 8)):
+        a = {cut}
+        loss = nn.functional.mse_loss(model(a)[0], a + 0 * number)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cut", "why"),
+    [
+        ("x[:, start : start + 8]", "cut along another dimension than the first"),
+        ("x.transpose(0, 1)[start : start + 8]", None),
+        ("x.transpose(0, 1)[start : start + 8, 1:]", None),
+    ],
+)
+def test_batches_are_cut_by_hand_along_their_first_dimension_alone(cut: str, why: str | None, small: Path) -> None:
+    small.write_text(CUT.format(cut=cut))
+    if why is None:
+        assert "        a = share(a)\n" in rewritten(small)
+    else:
+        assert why in str(refused(small))
+
+
+def test_counters_are_no_batches_and_shares_are_not_padded_to_the_longest_of_each(small: Path) -> None:
+    text = CUT.replace("mse_loss(model(a)[0], a", "mse_loss(model(a)[0], a * number")
+    small.write_text(text.format(cut="x.transpose(0, 1)[start : start + 8]"))
+    assert "share(number)" not in rewritten(small)
+    packed = "pad_packed_sequence(model(pack_padded_sequence(a, lengths[start : start + 8], True, False))[0]{told})[0]"
+    text = CUT.replace("model(a)[0]", packed).replace("{cut}", "x.transpose(0, 1)[start : start + 8]")
+    small.write_text(text.format(told=""))
+    assert "tell it `total_length`" in str(refused(small))
+    small.write_text(text.format(told=", total_length=6"))
+    assert refused(small) is None
+
+
 GRAPHS = """import torch
 from torch import nn
 from torch_geometric.datasets import TUDataset

@@ -279,6 +279,13 @@ def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterato
             if inside and places.scope(event.node, event.module) is scope and isinstance(event.node, ast.Call):
                 for given in (*event.node.args, *(each.value for each in event.node.keywords)):
                     _sources(analysis, given, record, found, set())
+        for statement in found:
+            if isinstance(statement, ast.Assign) and any(map(_cuts_elsewhere, walk(statement.value))):
+                why = "its batches are cut along another dimension than the first, along which a share is cut"
+                raise NotWrapped(why, places.site(statement, record.module))
+        for call, module in _unpadded(analysis) if found else ():
+            why = "it pads to the longest of a share, not of the batch: tell it `total_length`"
+            raise NotWrapped(why, places.site(call, module))
         if not found:
             why = "where its batches come from was not followed, and every process would take all of them"
             raise NotWrapped(why, step.loop.site)
@@ -289,6 +296,26 @@ def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterato
             yield Drawn(places.site(at, record.module), unique, inside)
             for each in _fetched_before(analysis, scope, record, unique):
                 yield Drawn(places.site(each, record.module), unique)
+
+
+def _cuts_elsewhere(node: ast.AST) -> bool:
+    """Whether an expression cuts a window out of another dimension than the first: ``data[:, i : i + size]``."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple):
+        return False
+    first, *others = node.slice.elts
+    whole = isinstance(first, ast.Slice) and first.lower is None and first.upper is None
+    windows = (each.lower for each in others if isinstance(each, ast.Slice) and each.upper is not None)
+    return whole and any(each is not None and loaded(each) for each in windows)
+
+
+def _unpadded(analysis: Analysis) -> Iterator[tuple[ast.Call, ModuleFile]]:
+    """The calls that pad packed sequences to the longest that they are given."""
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree):
+            pads = (dotted(call.func) or "").rpartition(".")[2] == "pad_packed_sequence"
+            told = len(call.args) > 3 or any(each.arg in ("total_length", None) for each in call.keywords)
+            if pads and not told:
+                yield call, module
 
 
 def _fetched_before(
@@ -333,7 +360,8 @@ def _setting(record: LoopRecord, name: str) -> ast.stmt | None:
     """The statement of a loop that sets a name first, or the loop that gives it; None where that counts."""
     for loop in walk(record.node):
         if isinstance(loop, ast.For) and name in {dotted(each) for each in targets(loop.target)}:
-            counts = "range(" in ast.unparse(loop.iter)
+            text, first = ast.unparse(loop.iter), dotted(next(targets(loop.target)))
+            counts = "range(" in text or ("enumerate(" in text and first == name)
             return None if counts or loop is not record.node else loop
     for each in walk(record.node):
         given = each.targets if isinstance(each, ast.Assign) else []
