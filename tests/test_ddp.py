@@ -307,7 +307,7 @@ lengths = torch.randint(1, 7, (40,))
 model = nn.GRU(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(3):
-    for number, start in enumerate(range(0, 40, 8)):
+    for number, start in enumerate([0, 8, 16, 24]):
         a = {cut}
         loss = nn.functional.mse_loss(model(a)[0], a + 0 * number)
         optimizer.zero_grad()
