@@ -27,6 +27,18 @@ class {name}({base}):
             yield group[{rank}]
 '''
 
+_CALLED = '''
+class {name}({base}):
+    """A model, called by one of its methods: DistributedDataParallel sees its own call alone."""
+
+    def __init__(self, model, method):
+        super().__init__()
+        self.model, self.method = model, method
+
+    def forward(self, *args, **kwargs):
+        return getattr(self.model, self.method)(*args, **kwargs)
+'''
+
 _AGREED = """
 def {name}(decision):
     \"\"\"What the first process decides, for all of them.\"\"\"
@@ -99,10 +111,11 @@ class Ranks:
                 continue
             done.add((at, model.becomes))
             ddp = edit.name("torch.nn.parallel.DistributedDataParallel", at)
-            lines = [f"{model.becomes} = {model.text}", self.several(at)]
+            called = self._called(at, model.text, model.method) if model.method else model.text
+            lines = [f"{model.becomes} = {called}", self.several(at)]
             if at == plan.loop and not model.behind:
                 lines, own = [*lines, *own], []
-            given = model.text
+            given = model.becomes if model.method else model.text
             if model.normed:
                 lines += [f"    if {edit.name('torch.cuda.is_available', at)}():"]
                 lines += [f"        {edit.name('torch.nn.SyncBatchNorm', at)}.convert_sync_batchnorm({model.text})"]
@@ -114,7 +127,7 @@ class Ranks:
                 self.before(at, *lines)
             for site, text in model.uses:
                 edit.replace(site, text)
-            self._unwrap(model.unwraps)
+            self._unwrap(model.unwraps, ".model" if model.method else "")
         if plan.owner is not None:
             told = edit.name("accelerate.utils.DataLoaderConfiguration", plan.owner, "accelerate.utils")
             edit.argument(plan.owner, "dataloader_config", f"{told}(split_batches=True)")
@@ -124,10 +137,16 @@ class Ranks:
         for each in plan.copied:
             self._replace_copies(each)
 
-    def _unwrap(self, sites: Iterable[Site]) -> None:
+    def _called(self, at: Site, model: str, method: str) -> str:
+        """A model, in what is called in place of one of its methods."""
+        name = self.edit.free_name("Called", at)
+        self._help(at, name, _CALLED.format(name=name, base=self.edit.name("torch.nn.Module", at)))
+        return f"{name}({model}, {self.edit.quoted(method, at)})"
+
+    def _unwrap(self, sites: Iterable[Site], inner: str = "") -> None:
         for site in sites:
             text, module = self.edit.text(site), self.edit.quoted("module", site)
-            self.edit.replace(site, f"getattr({text}, {module}, {text})")
+            self.edit.replace(site, f"getattr({text}, {module}, {text}){inner}")
 
     def _replace_copies(self, copied: Copied) -> None:
         edit, at, world = self.edit, copied.call, self.word("world_size", copied.call)

@@ -38,6 +38,7 @@ SCRIPTS = (
     "stream",
     "copies",
     "accelerated",
+    "methods",
 )
 STEPS, BOUND = 51, 1e-5
 SIXTEEN_BITS = {"accumulation": 1e-3}

@@ -17,7 +17,8 @@ class Wrapped:
 
     ``text`` is what it is called there, ``becomes`` what the wrapped one is called beside it. ``uses`` are the
     expressions that take the wrapped one in its place, each with its new text; ``unwraps`` those of functions which are
-    given it, and that need the model itself. ``normed``: it has batch normalisation.
+    given it, and that need the model itself. ``normed``: it has batch normalisation. ``method`` is the one of its own that
+    steps call, empty where they call the model as such.
     """
 
     model: Site
@@ -28,6 +29,7 @@ class Wrapped:
     uses: tuple[tuple[Site, str], ...] = ()
     unwraps: tuple[Site, ...] = ()
     normed: bool = False
+    method: str = ""
 
 
 @dataclass(frozen=True)

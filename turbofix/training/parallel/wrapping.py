@@ -14,13 +14,15 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
+from turbofix.domain.values import Instance, Value
 from turbofix.records import dataclass
 from turbofix.source.names import dotted, parameters, reads_of, stored
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import Copied, Hazard, Model, Step, Wrapped
-from turbofix.training.objects import called_through, models_in, outermost
+from turbofix.training.objects import method_calls, models_in, outermost
+from turbofix.training.optimizers.optimizer import parts_of
 from turbofix.training.steps.acts import creates_graph
 from turbofix.training.steps.discarded import is_updated_by
 from turbofix.training.steps.regions import surely_no_grad
@@ -30,6 +32,8 @@ _SAFE = frozenset(
     ("train", "eval", "parameters", "named_parameters", "zero_grad", "requires_grad_", "forward", "module", "modules")
 )
 """What a wrapper answers as its module does."""
+_CALLS = frozenset(("forward", "module", "modules", "named_parameters"))
+"""Of these, what one that calls another method does not."""
 _NORMS = tuple(f"torch.nn.BatchNorm{dims}d" for dims in (1, 2, 3))
 
 
@@ -56,31 +60,92 @@ class _Anchor:
     given: list[tuple[ast.AST, str, ModuleFile]] = field(default_factory=list)  # functions, and their parameters
 
 
+@dataclass(frozen=True)
+class _Use:
+    """A call of a model in a step: ``func`` is what is called, in these frames; ``method`` one of the model's own."""
+
+    func: ast.expr
+    frames: tuple[Frame, ...]
+    method: str = ""
+
+
 def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> Iterator[Wrapped]:
     """The models that steps train. Raises NotWrapped."""
     facts = analysis.facts
-    found: dict[Site, list[Event]] = {}
-    for event in outermost(analysis, facts.of("forward")):
+    found: dict[Site, list[_Use]] = {}
+    values: dict[Site, Value] = {}
+    forwards = outermost(analysis, facts.of("forward"))
+    for event in forwards:
         loop = next(
             (each.node for each in facts.loops(event) if _trains(analysis, each.node, each.module, steps)), None
         )
         if loop is None or surely_no_grad(event):
             continue
-        through = called_through(analysis, event, loop)
-        for value in (through,) if through is not None else models_in(event.receiver):
+        through = next(method_calls(analysis, event, loop), None)
+        for value in (through[0],) if through is not None else models_in(event.receiver):
             site = facts.origin_site(value.origin)
             if site is None or not is_updated_by(analysis, event, value):
                 continue
-            if through is not None:
-                where = facts.site(event)
-                why = f"`{value_name(event)}` is called by a method of its own, of which a wrapper sees nothing"
-                raise NotWrapped(why, where)
-            found.setdefault(site, []).append(event)
+            use = _by_method(analysis, event, *through) if through is not None else _as_such(analysis, event)
+            found.setdefault(site, []).append(use)
+            values[site] = value
     known = {each.site: each for each in models}
-    for site, events in found.items():
-        model = known.get(site)
+    for site, uses in found.items():
+        model, method = known.get(site), next((each.method for each in uses if each.method), "")
+        if method:
+            parts = {id(each) for each in parts_of(values[site])}
+            beside = [one for each, others in found.items() if id(values[each]) in parts for one in others]
+            _refuse_two(analysis, uses + beside)
+            uses = [*uses, *_elsewhere(analysis, forwards, values[site], uses)]
+            if model is None or model.wrapped is not None:
+                raise NotWrapped("what makes it was not followed, or wraps it already", site)
         if model is not None and model.wrapped is None:
-            yield _wrapped(analysis, model, events)
+            yield _wrapped(analysis, model, uses, method)
+
+
+def _as_such(analysis: Analysis, event: Event) -> _Use:
+    if not isinstance(event.node, ast.Call):
+        raise NotWrapped("it is called in a way that was not followed", analysis.facts.site(event))
+    return _Use(event.node.func, analysis.facts.frames(event))
+
+
+def _by_method(
+    analysis: Analysis, event: Event, model: Instance, func: ast.Attribute, frames: tuple[Frame, ...]
+) -> _Use:
+    """A call by a method of the model's own. Raises NotWrapped where that cannot become the one that a wrapper sees."""
+    facts, named = analysis.facts, f"`{ast.unparse(func)}`"
+    site = facts.places.site(func, frames[-1].module)
+    if any(each.function is not None and each.function.cls in model.cls.mro() for each in frames):
+        raise NotWrapped(f"{named} is called by another method of its, which goes through the batches", site)
+    parts = {id(each) for each in parts_of(model)}
+    if any(id(each) not in parts for each in models_in(event.receiver)):
+        raise NotWrapped(f"{named} computes with `{value_name(event)}`, which is not seen to be a part of it", site)
+    for each in facts.of("backward", "step"):
+        if any(isinstance(one.call, ast.Call) and one.call.func is func for one in facts.frames(each)):
+            raise NotWrapped(f"{named} goes backward by itself, before a wrapper knows that it is called", site)
+    return _Use(func, frames, func.attr)
+
+
+def _refuse_two(analysis: Analysis, uses: list[_Use]) -> None:
+    """Raise NotWrapped where steps call a model, or parts of it, in more than one way."""
+    names = {(each.method, ast.unparse(each.func)): each for each in uses}
+    if len({method for method, _ in names}) > 1:
+        told = " and ".join(f"`{text}`" for _, text in names)
+        why = f"steps call {told}: a wrapper has to see all that gets a gradient in one call"
+        raise NotWrapped(why, analysis.facts.places.site(uses[0].func, uses[0].frames[-1].module))
+
+
+def _elsewhere(analysis: Analysis, forwards: list[Event], model: Value, uses: list[_Use]) -> Iterator[_Use]:
+    """The other ways to the same calls, of evaluations, which then go by the wrapped one as well."""
+    funcs = {id(each.func): each for each in uses}
+    for event in forwards:
+        for value, func, frames in method_calls(analysis, event, None):
+            if id(func) not in funcs:
+                continue
+            if analysis.facts.origin_site(value.origin) != analysis.facts.origin_site(model.origin):
+                why = f"`{ast.unparse(func)}` is a call of another model as well"
+                raise NotWrapped(why, analysis.facts.places.site(func, frames[-1].module))
+            yield _Use(func, frames, func.attr)
 
 
 def value_name(event: Event) -> str:
@@ -114,9 +179,9 @@ def _is_differentiated_again(analysis: Analysis) -> bool:
     return bool(facts.of("autograd_grad")) or any(map(creates_graph, facts.of("backward")))
 
 
-def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
+def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -> Wrapped:
     places = analysis.facts.places
-    anchors = [_anchor(analysis, event) for event in events]
+    anchors = [_anchor(analysis, each) for each in calls]
     first = anchors[0]
     for each in anchors[1:]:
         if (each.scope, each.text) != (first.scope, first.text):
@@ -131,7 +196,7 @@ def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
     unwraps = {
         places.site(read, module): None
         for function, name, module in first.given
-        for read in _needing_itself(analysis, function, name, module, taken)
+        for read in _needing_itself(analysis, function, name, module, taken, bool(method))
     }
     return Wrapped(
         model.site,
@@ -142,6 +207,7 @@ def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
         tuple(sorted(first.uses.items())),
         tuple(sorted(unwraps)),
         is_normed(analysis, model),
+        method,
     )
 
 
@@ -152,15 +218,12 @@ def beside(text: str) -> str:
     return f"{head}{dot}{private}ddp_{last.lstrip('_')}"
 
 
-def _anchor(analysis: Analysis, event: Event) -> _Anchor:
-    """Where the model that a forward pass calls has its name."""
-    node = event.node
-    if not isinstance(node, ast.Call):
-        raise NotWrapped("it is called in a way that was not followed", analysis.facts.site(event))
-    func: ast.expr = node.func
-    if isinstance(func, ast.Attribute) and func.attr == "forward":
-        func = func.value
-    return _named(analysis, func, analysis.facts.frames(event), node.func)
+def _anchor(analysis: Analysis, use: _Use) -> _Anchor:
+    """Where the model that a call takes has its name."""
+    func = use.func
+    if isinstance(func, ast.Attribute) and (use.method or func.attr == "forward"):
+        return _named(analysis, func.value, use.frames, func)
+    return _named(analysis, func, use.frames, func)
 
 
 def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole: ast.expr) -> _Anchor:
@@ -188,7 +251,9 @@ def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole:
         if passed is None or root.id in stored(owner.body):  # type: ignore[attr-defined]
             raise NotWrapped(f"how `{text}` is handed to its function was not followed", site)
         found = _named(analysis, passed, frames[:-1], passed)
-        found.handed |= {site, places.site(passed, frames[-2].module)}
+        found.handed |= {places.site(node, frame.module), places.site(passed, frames[-2].module)}
+        if whole is not node:
+            found.uses[site] = text
         found.given.append((owner, root.id, frame.module))
         return found
     loop = next((each for each in at_frame.loops if text not in stored(each.body + each.orelse)), None)  # type: ignore[attr-defined]
@@ -239,7 +304,7 @@ def _sets(method: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> bool:
 
 
 def _needing_itself(
-    analysis: Analysis, function: ast.AST, name: str, module: ModuleFile, taken: set[Site]
+    analysis: Analysis, function: ast.AST, name: str, module: ModuleFile, taken: set[Site], by_method: bool
 ) -> Iterator[ast.AST]:
     """The reads of a parameter which a wrapper cannot serve: its own methods, and where it is handed on."""
     places = analysis.facts.places
@@ -250,9 +315,9 @@ def _needing_itself(
         above = places.parent(whole, module)
         if places.site(whole, module) in taken:
             continue
-        if isinstance(above, ast.Attribute) and above.attr in _SAFE:
+        if isinstance(above, ast.Attribute) and above.attr in (_SAFE - _CALLS if by_method else _SAFE):
             continue
-        if isinstance(above, ast.Call) and above.func is whole:
+        if isinstance(above, ast.Call) and above.func is whole and not by_method:
             continue
         yield whole
 
