@@ -14,7 +14,7 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
-from turbofix.domain.values import Instance, Value
+from turbofix.domain.values import Bound, Instance, Value, members
 from turbofix.records import dataclass
 from turbofix.source.names import dotted, parameters, reads_of, stored
 from turbofix.source.nodes import walk
@@ -23,7 +23,7 @@ from turbofix.source.site import Site
 from turbofix.training.model import Copied, Hazard, Model, Step, Wrapped
 from turbofix.training.objects import method_calls, models_in, outermost
 from turbofix.training.optimizers.optimizer import parts_of
-from turbofix.training.steps.acts import creates_graph
+from turbofix.training.steps.acts import creates_graph, is_module_class
 from turbofix.training.steps.discarded import is_updated_by
 from turbofix.training.steps.regions import surely_no_grad
 
@@ -82,6 +82,8 @@ def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ..
         if loop is None or surely_no_grad(event):
             continue
         through = next(method_calls(analysis, event, loop), None)
+        if through is None:
+            _refuse_other_names(analysis, event, loop)
         for value in (through[0],) if through is not None else models_in(event.receiver):
             site = facts.origin_site(value.origin)
             if site is None or not is_updated_by(analysis, event, value):
@@ -98,7 +100,7 @@ def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ..
             _refuse_two(analysis, uses + beside)
             uses = [*uses, *_elsewhere(analysis, forwards, values[site], uses)]
             if model is None or model.wrapped is not None:
-                raise NotWrapped("what makes it was not followed, or wraps it already", site)
+                raise NotWrapped(f"`{method}` of it is called past what wraps it", site)
         if model is not None and model.wrapped is None:
             yield _wrapped(analysis, model, uses, method)
 
@@ -116,7 +118,7 @@ def _by_method(
     facts, named = analysis.facts, f"`{ast.unparse(func)}`"
     site = facts.places.site(func, frames[-1].module)
     if any(each.function is not None and each.function.cls in model.cls.mro() for each in frames):
-        raise NotWrapped(f"{named} is called by another method of its, which goes through the batches", site)
+        raise NotWrapped(f"{named} is called by another method of the model, which goes through the batches", site)
     parts = {id(each) for each in parts_of(model)}
     if any(id(each) not in parts for each in models_in(event.receiver)):
         raise NotWrapped(f"{named} computes with `{value_name(event)}`, which is not seen to be a part of it", site)
@@ -124,6 +126,17 @@ def _by_method(
         if any(isinstance(one.call, ast.Call) and one.call.func is func for one in facts.frames(each)):
             raise NotWrapped(f"{named} goes backward by itself, before a wrapper knows that it is called", site)
     return _Use(func, frames, func.attr)
+
+
+def _refuse_other_names(analysis: Analysis, event: Event, loop: ast.AST) -> None:
+    """Raise NotWrapped where a model's own method is called by another name: ``compute = model.loss``."""
+    frames = analysis.facts.frames(event)
+    for index in range(len(frames) - len(analysis.facts.frames_within(event, loop)) + 1, len(frames)):
+        call = frames[index].call
+        for each in members(analysis.facts.evaluate(call.func, frames[:index])) if isinstance(call, ast.Call) else ():
+            if isinstance(each, Bound) and isinstance(each.receiver, Instance) and is_module_class(each.receiver):
+                why = f"`{ast.unparse(call.func)}` is a model's own method, of which a wrapper sees nothing"
+                raise NotWrapped(why, analysis.facts.places.site(call, frames[index - 1].module))
 
 
 def _refuse_two(analysis: Analysis, uses: list[_Use]) -> None:
@@ -267,7 +280,7 @@ def _argument(frame: Frame, position: int, name: str) -> ast.expr | None:
     call = frame.call
     if not isinstance(call, ast.Call):
         return None
-    bound = frame.function is not None and frame.function.cls is not None and isinstance(call.func, ast.Attribute)
+    bound = frame.function is not None and frame.function.cls is not None
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
