@@ -10,44 +10,12 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Copied, Divided, Parallel, Totals
 
+from ._definitions import AGREED, ANYWHERE, CALLED, SHARD, SHARE
 from ._precision import requote
 
 _VARIABLES = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
 _NUMPY = ("numpy.random.seed", " % 2**32")
 _PLAIN = re.compile(r"[\w.]+(\[[^][]*\])*|[\w.]+\([^()]*\)")
-_SHARD = '''
-class {name}({base}):
-    """Of so many samples as there are processes, the one of this process."""
-
-    def __init__(self, samples):
-        self.samples = samples
-
-    def __iter__(self):
-        for group in zip(*[iter(self.samples)] * {world}):
-            yield group[{rank}]
-'''
-
-_CALLED = '''
-class {name}({base}):
-    """A model, called by one of its methods: DistributedDataParallel sees its own call alone."""
-
-    def __init__(self, model, method):
-        super().__init__()
-        self.model, self.method = model, method
-
-    def forward(self, *args, **kwargs):
-        return getattr(self.model, self.method)(*args, **kwargs)
-'''
-
-_AGREED = """
-def {name}(decision):
-    \"\"\"What the first process decides, for all of them.\"\"\"
-    if {world} == 1:
-        return decision
-    decided = [decision]
-    {broadcast}(decided)
-    return decided[0]
-"""
 
 
 class Ranks:
@@ -120,6 +88,7 @@ class Ranks:
                 lines += [f"    if {edit.name('torch.cuda.is_available', at)}():"]
                 lines += [f"        {edit.name('torch.nn.SyncBatchNorm', at)}.convert_sync_batchnorm({model.text})"]
                 given += ", broadcast_buffers=False"  # they are the same in all
+            given += ", find_unused_parameters=True" if model.idle else ""
             lines += [f"    {model.becomes} = {ddp}({given})"]
             if model.behind:
                 self.after(at, *lines)
@@ -139,8 +108,7 @@ class Ranks:
 
     def _called(self, at: Site, model: str, method: str) -> str:
         """A model, in what is called in place of one of its methods."""
-        name = self.edit.free_name("Called", at)
-        self._help(at, name, _CALLED.format(name=name, base=self.edit.name("torch.nn.Module", at)))
+        name = self._help(at, "Called", CALLED, base=self.edit.name("torch.nn.Module", at))
         return f"{name}({model}, {self.edit.quoted(method, at)})"
 
     def _unwrap(self, sites: Iterable[Site], inner: str = "") -> None:
@@ -158,6 +126,7 @@ class Ranks:
             sync = edit.name("torch.nn.SyncBatchNorm", at)
             self.before(at, f"if {world} > 1 and {there}:", f"    {sync}.convert_sync_batchnorm({module})")
             module += ", broadcast_buffers=False"
+        module += ", find_unused_parameters=True" if copied.idle else ""
         edit.replace(at, f"{ddp}({module}) if {world} > 1 else {edit.text(at)}")
         for test in copied.tests:
             edit.replace(test, f"{world} > 1 or {edit.text(test)}")
@@ -171,11 +140,8 @@ class Ranks:
         for site in self.plan.sizes:
             self.edit.replace(site, self.divided(site))
         for drawn in self.plan.drawn:
-            rank, world = self.word("rank", drawn.at), self.word("world_size", drawn.at)
-            lines = [
-                f"{n} = {n}[{rank} * len({n}) // {world} : ({rank} + 1) * len({n}) // {world}]" for n in drawn.names
-            ]
-            (self.before if drawn.inside else self.after)(drawn.at, *lines)
+            share = self._help(drawn.at, "share", SHARE)
+            (self.before if drawn.inside else self.after)(drawn.at, *(f"{n} = {share}({n})" for n in drawn.names))
 
     def _share(self, data: Divided) -> None:
         edit, at, world = self.edit, data.loader, self.word("world_size", data.loader)
@@ -197,7 +163,8 @@ class Ranks:
                 raise Refuse("the batch size of a stream is not written in the call of its loader")
             edit.replace(data.batch, self.divided(data.batch))
             self.before(at, self.several(at), *check)
-            edit.replace(data.dataset, f"{self._shard(at)}({given}) if {world} > 1 else {given}")
+            shard = self._help(at, "Shard", SHARD, base=edit.name("torch.utils.data.IterableDataset", at))
+            edit.replace(data.dataset, f"{shard}({given}) if {world} > 1 else {given}")
             return
         own = [] if re.fullmatch(r"[\w.]+", given) else [f"{edit.free_name('train_data', at)}"]
         lines = [f"{own[0]} = {given}"] if own else []
@@ -235,19 +202,16 @@ class Ranks:
             read = f"{each.loader}.sampler"
             self.before(each.at, self.several(each.at), f"    {read}.set_epoch({each.epoch or f'{read}.epoch + 1'})")
 
-    def _shard(self, at: Site) -> str:
-        """The class of a stream's part, defined once in a file."""
-        name = self.edit.free_name("Shard", at)
-        base = self.edit.name("torch.utils.data.IterableDataset", at)
-        text = _SHARD.format(name=name, base=base, world=self.word("world_size", at), rank=self.word("rank", at))
-        self._help(at, name, text)
+    def _help(self, at: Site, wanted: str, text: str, **words: str) -> str:
+        """A definition at the head of a file, once: its name."""
+        name, lines = self.edit.free_name(wanted, at), self.helpers.setdefault(at.path, [])
+        for each, of in (("rank", "rank"), ("world", "world_size")):
+            words |= {each: self.word(of, at)} if f"{{{each}}}" in text else {}
+        for each, of in (("broadcast", "broadcast_object_list"), ("gather", "all_gather_object")):
+            words |= {each: self.edit.name(f"torch.distributed.{of}", at)} if f"{{{each}}}" in text else {}
+        if not any(re.match(rf"(def|class) {name}\b", each) for each in lines):
+            lines += ["", *text.format(name=name, **words).rstrip().split("\n")]
         return name
-
-    def _help(self, at: Site, name: str, text: str) -> None:
-        """A definition at the head of a file, once."""
-        lines = self.helpers.setdefault(at.path, [])
-        if not any(f" {name}(" in each for each in lines):
-            lines += ["", *text.rstrip().split("\n")]
 
     # --- what a process counts
 
@@ -278,16 +242,19 @@ class Ranks:
 
     def scale_sums(self) -> None:
         """Gradients are averaged over the processes: of losses that are sums, each has a part of one."""
-        for site in self.plan.summed:
-            self.edit.insert_after(site, f" * {self.word('world_size', site)}")
+        for each in self.plan.summed:
+            world = self.word("world_size", each.loss)
+            if each.at is None:
+                self.edit.insert_after(each.loss, f" * {world}")
+            else:
+                self.after(each.at, f"{each.name} = {each.name} * {world}  # gradients are averaged, not summed")
 
     def agree(self) -> None:
         """What one process decides holds for all: numbers that are read may differ in their last digits."""
-        edit = self.edit
         for site in self.plan.decisions:
-            name, broadcast = edit.free_name("agreed", site), edit.name("torch.distributed.broadcast_object_list", site)
-            self._help(site, name, _AGREED.format(name=name, world=self.word("world_size", site), broadcast=broadcast))
-            edit.replace(site, f"{name}({edit.text(site)})")
+            self.edit.replace(site, f"{self._help(site, 'agreed', AGREED)}({self.edit.text(site)})")
+        for site in self.plan.skips:
+            self.edit.replace(site, f"{self._help(site, 'anywhere', ANYWHERE)}({self.edit.text(site)})")
 
     # --- what one does for all
 
@@ -317,6 +284,8 @@ class Ranks:
             self.after(last, f"if {self.word('world_size', first)} > 1 and {local} == 0:", barrier)
         for site in plan.loads:
             self.before(site, self.several(site), f"    {edit.name('torch.distributed.barrier', site)}()")
+        for site in plan.fetched:
+            self.after(site, self.several(site), f"    {edit.name('torch.distributed.barrier', site)}()")
         for site, text in plan.indexed:
             new = text.replace("local_rank", self.word("local_rank", site))
             edit.replace(site, requote(new, edit, site))

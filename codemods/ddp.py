@@ -100,7 +100,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         reason = f"{found.hazard.why} ({found.hazard.site.line_from(site.path)})"
     if any(each.normed for each in found.models) or any(each.normed for each in found.copied):
         message += "; batch normalisation then counts over all of them (SyncBatchNorm)"
-    yield codemod.offer(site, message, reason, plan=found, evidence=seen, assumes=(SHARED_OUT, EVERY_GRADIENT))
+    looks = any(each.idle for each in found.models) or any(each.idle for each in found.copied)
+    assumes = (SHARED_OUT,) if looks else (SHARED_OUT, EVERY_GRADIENT)
+    yield codemod.offer(site, message, reason, plan=found, evidence=seen, assumes=assumes)
 
 
 @codemod.rewrite

@@ -92,7 +92,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.in_place(each.site, "gradients lie in the buckets that are sent")
         if search.known and not any(search.values):
             yield codemod.in_place(each.site, "no step looks for parameters that its loss does not use")
-        searches = search.state in ("value", "option") and search.values == (True,)
+        searches = search.state in ("value", "option") and search.values == (True,) and not each.idle
         kept, fixed = why_twice(program, each), reason_beside(search)
         twice = view.state == "absent" or view.off
         seen = tuple(of_value(name, given, each.site) for name, given in ((SEARCH, search), (VIEW, view)))

@@ -127,7 +127,9 @@ def _syntax_problem(text: str) -> str | None:
 def _unbound(text: str) -> frozenset[str]:
     """The names that are read in some scope and bound in none that it sees."""
     try:
-        tables = [symtable.symtable(text.removeprefix(_BOM), "<rewritten>", "exec")]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tables = [symtable.symtable(text.removeprefix(_BOM), "<rewritten>", "exec")]
     except (SyntaxError, ValueError):
         return frozenset()
     top = {each.get_name() for each in tables[0].get_symbols() if each.is_assigned() or each.is_imported()}

@@ -74,6 +74,7 @@ from turbofix.training.model.parallel import Saved as Saved
 from turbofix.training.model.parallel import Sharding as Sharding
 from turbofix.training.model.parallel import Stage as Stage
 from turbofix.training.model.parallel import Staged as Staged
+from turbofix.training.model.parallel import Summed as Summed
 from turbofix.training.model.parallel import Totals as Totals
 from turbofix.training.model.parallel import Wrap as Wrap
 from turbofix.training.model.parallel import Wrapped as Wrapped

@@ -192,6 +192,7 @@ class Wrapping(Told):
     arguments: Mapping[str, Argument]
     open_mapping: bool = False  # a `**mapping` in the call may hold keys that were not seen
     models: tuple[Site, ...] = ()
+    idle: bool = False  # some layers of theirs are never called
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ class Wrapped:
 
     ``text`` is what it is called there, ``becomes`` what the wrapped one is called beside it. ``uses`` are the
     expressions that take the wrapped one in its place, each with its new text; ``unwraps`` those of functions which are
-    given it, and that need the model itself. ``normed``: it has batch normalisation. ``method`` is the one of its own that
-    steps call, empty where they call the model as such.
+    given it, and that need the model itself. ``normed``: it has batch normalisation. ``idle``: some of its layers are
+    never called. ``method`` is the one of its own that steps call, empty where they call the model as such.
     """
 
     model: Site
@@ -29,6 +29,7 @@ class Wrapped:
     uses: tuple[tuple[Site, str], ...] = ()
     unwraps: tuple[Site, ...] = ()
     normed: bool = False
+    idle: bool = False
     method: str = ""
 
 
@@ -36,7 +37,7 @@ class Wrapped:
 class Copied:
     """A ``DataParallel(module)`` of one process. ``tests`` are what it stands under.
 
-    ``moved``: only what follows moves it to its device.
+    ``moved``: only what follows moves it to its device. ``normed`` and ``idle`` as above.
     """
 
     call: Site
@@ -44,6 +45,7 @@ class Copied:
     tests: tuple[Site, ...] = ()
     moved: bool = False
     normed: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,18 +107,28 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class Summed:
+    """A loss at a backward pass that is a sum over a batch; its name and the statement that sets it, if it has one."""
+
+    loss: Site
+    name: str = ""
+    at: Site | None = None
+
+
+@dataclass(frozen=True)
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
     ``setup`` is the first statement of its set-up, ``imports`` the last import of each file, and what follows it.
     ``once`` are runs of statements (first and last) that one process alone executes; ``opened`` the names of files that
     are written, ``writers`` calls that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars``
-    progress bars. ``downloads`` are statements that fetch data, ``loads`` those that read what was saved before.
+    progress bars. ``downloads`` are statements that fetch data, ``loads`` those that read what was saved before,
+    ``fetched`` those in which one process writes what all read then.
     ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's size
     in steps. ``unseeded`` are the generators that nobody seeds; ``decisions`` are expressions that decide over the
-    rest of the training. ``summed`` are losses at a backward pass that are sums over a batch. ``logs``: it has messages
-    logged. ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then
-    saved or loaded.
+    rest of the training, ``skips`` those that decide whether a step is left out. ``logs``: it has messages logged.
+    ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then saved or
+    loaded.
     """
 
     setup: Site
@@ -134,11 +146,13 @@ class Parallel:
     bars: tuple[Site, ...] = ()
     downloads: tuple[tuple[Site, Site], ...] = ()
     loads: tuple[Site, ...] = ()
+    fetched: tuple[Site, ...] = ()
     indexed: tuple[tuple[Site, str], ...] = ()
     sizes: tuple[Site, ...] = ()
     unseeded: tuple[str, ...] = ()
     decisions: tuple[Site, ...] = ()
-    summed: tuple[Site, ...] = ()
+    skips: tuple[Site, ...] = ()
+    summed: tuple[Summed, ...] = ()
     owner: Site | None = None
     unwraps: tuple[Site, ...] = ()
     logs: bool = False

@@ -8,6 +8,7 @@ from turbofix.domain.trace import Event
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import merged
 from turbofix.training.model import Wrapping
+from turbofix.training.models.idle import has_idle_layers
 from turbofix.training.objects import models_in
 from turbofix.training.steps.reductions import PARALLEL
 
@@ -28,7 +29,8 @@ def wrappings(analysis: Analysis) -> tuple[Wrapping, ...]:
         passed = merged(bound_arguments(each, _POSITIONS if events[0].kind == "wrap" else ()) for each in given)
         module = events[0].module
         arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in passed.items()}
-        made = (facts.origin_site(model.origin) for each in events for model in models_in(each.receiver))
-        models = tuple(sorted({each for each in made if each is not None}))
-        found.append(Wrapping(site, arguments, any(each.open or each.star for each in given), models))
+        values = [model for each in events for model in models_in(each.receiver)]
+        made = (facts.origin_site(model.origin) for model in values)
+        models, idle = tuple(sorted({each for each in made if each is not None})), has_idle_layers(analysis, values)
+        found.append(Wrapping(site, arguments, any(each.open or each.star for each in given), models, idle))
     return tuple(found)

@@ -20,6 +20,7 @@ _CHANGING = regex(r"param_groups|load_state_dict|\blr\b|adjust|exit\(")
 _ALIKE = (Const, Option, Computed, External, Made, Instance, Function, Bound)
 """What is the same in each process."""
 
+_LEAVING = (ast.Continue, ast.Break, ast.Return)
 _PLATEAU = "ReduceLROnPlateau"
 
 
@@ -46,6 +47,17 @@ def decisions(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
         if plateau and given is not None and given.node is not None:
             told.add(places.site(given.node, event.module))
     yield from sorted(told)
+
+
+def skips(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
+    """The tests in steps that leave out what follows, or end the loop, by what a process's own share holds."""
+    places = analysis.facts.places
+    for record in records:
+        for node in _own(record.node, set()):
+            if isinstance(node, ast.If) and any(isinstance(each, _LEAVING) for each in node.body):
+                tests = _tests_in(analysis, node, record.node, record.module)
+                own = [each for each in tests if not _is_alike(analysis, each, record.module)]
+                yield from (places.site(each, record.module) for each in own[:1])
 
 
 def _around(analysis: Analysis, record: LoopRecord) -> Iterator[tuple[ast.AST, ModuleFile]]:
@@ -78,19 +90,38 @@ def _tests_in(analysis: Analysis, node: ast.If, loop: ast.AST, module: ModuleFil
 
 
 def _is_alike(analysis: Analysis, test: ast.expr, module: ModuleFile) -> bool:
-    """Whether a test asks for nothing but options, constants and counters, which all processes have alike."""
-    counters = {
-        dotted(target)
-        for above in analysis.facts.places.ancestors(test, module)
-        if isinstance(above, ast.For) and "range" in ast.unparse(above.iter)
-        for target in targets(above.target)
-    }
+    """Whether a test asks for nothing but options, constants, counters and sizes, which all processes have alike."""
+    counters: set[str | None] = set()
+    for above in analysis.facts.places.ancestors(test, module):
+        if isinstance(above, ast.For):
+            text = ast.unparse(above.iter)
+            counters |= {dotted(target) for target in targets(above.target) if "range(" in text}
+            if "enumerate(" in text and isinstance(above.target, ast.Tuple):
+                counters.add(dotted(above.target.elts[0]))
+    sizes = {id(one) for each in walk(test) if _is_size(each) for one in walk(each)}
     for read in loads(test):
+        if id(read) in sizes or dotted(read) in counters or _only_counts(analysis, read, module):
+            continue
         held = members(value_of(analysis, read, module))
-        known = held and all(isinstance(each, _ALIKE) for each in held)
-        if dotted(read) not in counters and not known:
+        if not held or not all(isinstance(each, _ALIKE) for each in held):
             return False
     return True
+
+
+def _is_size(node: ast.AST) -> bool:
+    """Whether an expression counts the samples of a batch, of which each process has as many."""
+    text = ast.unparse(node)
+    return text.startswith("len(") or text.endswith((".shape[0]", ".size(0)"))
+
+
+def _only_counts(analysis: Analysis, read: ast.expr, module: ModuleFile) -> bool:
+    """Whether a name is set to constants, and counted up and down by such, alone."""
+    if not isinstance(read, ast.Name):
+        return False
+    bindings = analysis.facts.bindings
+    writes = bindings.writes(bindings.owner(read.id, read, module), read.id)
+    plain = (isinstance(each, (ast.Assign, ast.AugAssign)) and isinstance(each.value, ast.Constant) for each in writes)
+    return bool(writes) and all(plain)
 
 
 def _decides(node: ast.If) -> bool:

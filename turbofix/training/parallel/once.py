@@ -14,6 +14,7 @@ from turbofix.source.answers import every
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
+from turbofix.training.parallel.paths import is_numbering
 
 _WRITES = NAMES["writes"]
 _WRITING = NAMES["writing_methods"]
@@ -33,6 +34,7 @@ class Once:
         self.analysis, self.places = analysis, analysis.facts.places
         self.modules = list(modules)
         self.statements: list[tuple[ast.stmt, ModuleFile]] = []
+        self.written: list[tuple[ast.stmt, ModuleFile]] = []  # what writes a file, as a statement or in one
         self.opened: list[Site] = []
         self.writers: list[Site] = []
         self.disabled: list[Site] = []
@@ -61,8 +63,10 @@ class Once:
         elif name in _OPENS or (not name and method == "open"):
             if name.startswith("logging") or _mode(call) & _ITS_MODE:
                 self._open(call, module)
+                self._note(call, module)
         elif name in _WRITES or (not name and method in _WRITING):
             self._guard(call, module)
+            self._note(call, module)
         if any(each.arg == "download" and not _is_off(each.value) for each in call.keywords):
             statement = self.places.statement(call, module)
             if statement is not None:
@@ -82,12 +86,18 @@ class Once:
         if not isinstance(call.func, ast.Attribute) or (self._name(call, module) or "") in _OPENS:
             self.opened += [self.places.site(each, module) for each in call.args[:1]]
 
+    def _note(self, call: ast.Call, module: ModuleFile) -> None:
+        statement = self.places.statement(call, module)
+        if statement is not None:
+            self.written.append((statement, module))
+
     def _guard(self, call: ast.Call, module: ModuleFile) -> None:
         statement = self.places.statement(call, module)
         calls = {id(each.node) for each in self.analysis.facts.of("forward")} if self.normed else ()
         if statement is not None and any(id(each) in calls for each in walk(statement)):
             return
-        if isinstance(statement, ast.Expr) and not any(each.arg == "exist_ok" for each in call.keywords):
+        may_be_there = any(each.arg == "exist_ok" for each in call.keywords)
+        if isinstance(statement, ast.Expr) and (not may_be_there or is_numbering(self.places.scope(call, module))):
             self.statements.append((statement, module))
 
     def runs(self) -> tuple[tuple[Site, Site], ...]:

@@ -14,16 +14,16 @@ from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
-from turbofix.training.model import Divided, Evaluation, Loader, Model, Owner, Parallel, Script, Step, Totals
+from turbofix.training.model import Divided, Evaluation, Loader, Model, Owner, Parallel, Script, Step, Summed, Totals
 from turbofix.training.parallel.accelerated import accelerated
-from turbofix.training.parallel.decisions import decisions
-from turbofix.training.parallel.once import Once, last_import, last_imports
+from turbofix.training.parallel.decisions import decisions, skips
+from turbofix.training.parallel.once import Once, last_imports
+from turbofix.training.parallel.paths import chosen_paths, made_where_missing
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read
+from turbofix.training.parallel.start import beginning
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, is_synchronised, wrapped
-from turbofix.training.script import is_guard
 from turbofix.training.steps.acts import loss_expression
 from turbofix.training.steps.regions import no_grad
 from turbofix.training.steps.training import training_loops
@@ -79,6 +79,7 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
     once = Once(analysis, modules, normed=is_synchronised(analysis))
     runs = once.runs()
     saves = [each for statement, _ in once.statements for each in walk(statement)]
+    missing = tuple(made_where_missing(analysis, once.written))
     return Parallel(
         setup,
         last_imports(analysis, modules),
@@ -90,6 +91,8 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         bars=tuple(once.bars),
         downloads=once.downloads(),
         loads=tuple(dict.fromkeys(once.loads(saves))),
+        decisions=tuple(dict.fromkeys((*chosen_paths(analysis, modules), *(test for test, _ in missing)))),
+        fetched=tuple(statement for _, statement in missing),
         indexed=tuple(_indexed(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
         logs=any("logging" in module.text for module in modules),
@@ -127,17 +130,16 @@ def _parallel(  # noqa: PLR0913
         copied=copies,
         loaders=data,
         drawn=tuple(drawn(analysis, records)),
-        totals=tuple(
-            each for _, record in records if (each := totals(analysis, record, summed=bool(summed))) is not None
-        )
+        totals=tuple(each for _, record in records if (each := totals(analysis, record, summed)) is not None)
         + tuple(_evaluated(analysis, data, evaluations)),
         sizes=tuple(dict.fromkeys(sizes_read(analysis, shared, [record for _, record in records]))),
-        decisions=tuple(decisions(analysis, [record for _, record in records])),
+        decisions=(*found.decisions, *decisions(analysis, [record for _, record in records])),
+        skips=tuple(skips(analysis, [record for _, record in records])),
         summed=summed,
     )
 
 
-def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
+def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Summed]:
     """The losses that are sums over a batch, of which each process has a part. Raises NotWrapped for mixed ones."""
     facts = analysis.facts
     for record in records:
@@ -145,35 +147,33 @@ def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
         asked = [event for event in inside if event.kind in ("criterion", "call") and not no_grad(event)]
         sums = [event for event in asked if _reduction(event) == "sum"]
         means = [event for event in asked if event.kind == "criterion" and _reduction(event) != "sum"]
-        by_hand = {
-            event for event in inside if event.kind == "backward" and _is_sum(_written(analysis, event)) and not means
-        }
-        if by_hand and not sums and not any(map(_is_shared_out, walk(record.node))):
-            for event in by_hand:
-                loss = loss_expression(analysis, event)
-                if loss is not None:
-                    yield facts.places.site(loss, event.module)
+        backward = [event for event in inside if event.kind == "backward"]
+        by_hand = [event for event in backward if _is_sum(_value(_written(analysis, event))) and not means]
+        if not (sums or by_hand) or any(map(_is_shared_out, walk(record.node))):
             continue
-        if not sums or any(map(_is_shared_out, walk(record.node))):
-            continue
-        if means:
+        if sums and means:
             why = "a loss is a sum over the batch, and another one a mean: divide the sum by the batch's size"
             raise NotWrapped(why, facts.site(sums[0]))
-        for event in inside:
-            loss = loss_expression(analysis, event) if event.kind == "backward" else None
+        for event in backward if sums else by_hand:
+            loss, set_at = loss_expression(analysis, event), _written(analysis, event)
             if loss is not None:
-                yield facts.places.site(loss, event.module)
+                at = facts.places.site(set_at, event.module) if isinstance(set_at, ast.Assign) else None
+                yield Summed(facts.places.site(loss, event.module), ast.unparse(loss) if at is not None else "", at)
 
 
-def _written(analysis: Analysis, event: Event) -> ast.expr | None:
-    """What a loss at a backward pass was set to last, in its function."""
+def _written(analysis: Analysis, event: Event) -> ast.expr | ast.Assign | None:
+    """Where a loss at a backward pass is set last, in its function; or the loss, if it has no name."""
     loss, places = loss_expression(analysis, event), analysis.facts.places
     if not isinstance(loss, ast.Name):
         return loss
     owner = analysis.facts.bindings.owner(loss.id, loss, event.module)
     writes = [each for each in analysis.facts.bindings.writes(owner, loss.id) if isinstance(each, ast.Assign)]
     before = [each for each in writes if each.lineno <= loss.lineno and places.scope(each, event.module) is owner]
-    return before[-1].value if before else None
+    return before[-1] if before else None
+
+
+def _value(written: ast.expr | ast.Assign | None) -> ast.expr | None:
+    return written.value if isinstance(written, ast.Assign) else written
 
 
 def _is_sum(node: ast.expr | None) -> bool:
@@ -216,27 +216,6 @@ def _evaluated(analysis: Analysis, data: tuple[Divided, ...], evaluations: tuple
                     why = "it evaluates on a loader whose batches are shared out: give the evaluation one of its own"
                     raise NotWrapped(why, evaluation.loop.site)
                 yield found
-
-
-def beginning(analysis: Analysis, first: Site) -> Site:
-    """The first statement of the function, or guarded block, that sets up; of a script without either, its imports."""
-    places = analysis.facts.places
-    module = next(each for each in analysis.execution.modules.values() if each.path == first.path)
-    inner: ast.AST | None = None
-    for node in walk(module.tree):
-        body = getattr(node, "body", None)
-        holds = isinstance(node, FUNCTIONS) or (isinstance(node, ast.If) and is_guard(node))
-        if holds and isinstance(body, list) and body[0].lineno <= first.line <= (body[-1].end_lineno or 0):
-            inner = node
-    if inner is None:
-        last = last_import(module)
-        return places.site(last[1], module) if last is not None else first
-    body = [each for each in inner.body if not _is_text(each)]  # type: ignore[attr-defined]
-    return places.site(body[0], module)
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _refuse(analysis: Analysis) -> None:

@@ -11,7 +11,8 @@ from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
 from turbofix.training.model import Model, Parallel, Script, Staged, Step
-from turbofix.training.parallel.parallel import alike, beginning
+from turbofix.training.parallel.parallel import alike
+from turbofix.training.parallel.start import beginning
 from turbofix.training.parallel.wrapping import NotWrapped
 
 SEQUENCE = "torch.nn.Sequential"

@@ -11,13 +11,13 @@ from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
 from turbofix.domain.values import Const, Made, Tensor, Value, flatten, members
 from turbofix.source.answers import every
-from turbofix.source.names import dotted, loaded, loads, targets
+from turbofix.source.names import dotted, loaded, loads, parameters, stored, targets
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites
 from turbofix.training.model import Divided, Drawn, Loader, Pass, Step
-from turbofix.training.parallel.wrapping import NotWrapped
+from turbofix.training.parallel.wrapping import NotWrapped, argument
 
 _FACTORIES = ("zeros", "ones", "full", "empty", "rand", "randn", "randint", "normal", "arange")
 
@@ -83,7 +83,8 @@ def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Iter
         site = places.site(statement, module)
         if site not in told and _leads_to_step(analysis, statement, module, steps):
             told.add(site)
-            yield Pass(site, ast.unparse(named), _epoch(analysis, statement, module))
+            own = Pass(site, ast.unparse(named), _epoch(analysis, statement, module))
+            yield own if own.epoch is not None else _in_caller(analysis, named, statement, module) or own
 
 
 def _readings(analysis: Analysis) -> Iterator[tuple[ast.expr, ast.AST, ModuleFile]]:
@@ -135,15 +136,48 @@ def _leads_to_step(analysis: Analysis, statement: ast.stmt, module: ModuleFile, 
     return any(isinstance(each, LOOPS) and places.site(each, module) in loops for each in walk(scope))
 
 
-def _epoch(analysis: Analysis, statement: ast.stmt, module: ModuleFile) -> str | None:
-    """The variable that counts the passes, in the loop around a statement or among what its function is given."""
+def _epoch(analysis: Analysis, statement: ast.AST, module: ModuleFile) -> str | None:
+    """The variable that counts the passes, in the loop around a statement."""
     for above in analysis.facts.places.ancestors(statement, module):
         if isinstance(above, ast.For) and isinstance(above.target, ast.Name) and above.target.id != "_":
-            counts = isinstance(above.iter, ast.Call) and "range" in ast.unparse(above.iter.func)
-            return above.target.id if counts else None
+            return above.target.id if "range(" in _written_out(analysis, above.iter, module) else None
         if isinstance(above, (*FUNCTIONS, ast.Module)):
             break
     return None
+
+
+def _written_out(analysis: Analysis, node: ast.expr, module: ModuleFile) -> str:
+    """The text of an expression, and of what a name was set to: ``bar`` of ``bar = tqdm(range(9))``."""
+    if not isinstance(node, ast.Name):
+        return ast.unparse(node)
+    writes = analysis.facts.bindings.writes(analysis.facts.bindings.owner(node.id, node, module), node.id)
+    return " ".join(ast.unparse(each.value) for each in writes if isinstance(each, ast.Assign))
+
+
+def _in_caller(analysis: Analysis, named: ast.expr, statement: ast.stmt, module: ModuleFile) -> Pass | None:
+    """Where a loop over epochs calls the function that reads a loader, and what it calls that loader."""
+    places, scope = analysis.facts.places, analysis.facts.places.scope(statement, module)
+    for event in analysis.facts.of("backward"):
+        frames = analysis.facts.frames(event)
+        at = next((index for index, each in enumerate(frames) if each.scope is scope), 0)
+        calling = places.statement(frames[at - 1].anchor, frames[at - 1].module) if at else None
+        if calling is None or frames[at].function is None:
+            continue
+        outer, name = frames[at - 1], dotted(named) or ""
+        epoch = _epoch(analysis, calling, outer.module)
+        own = [each.arg for each in parameters(scope)] if isinstance(scope, FUNCTIONS) else []
+        if name in own:
+            passed = argument(frames[at], own.index(name), name)
+            name = (dotted(passed) or "") if passed is not None and name not in stored(scope.body) else ""  # type: ignore[attr-defined]
+        elif not (name.startswith("self.") and isinstance(frames[at].call, ast.Call) and _on_self(frames[at].call)):
+            name = ""
+        if epoch is not None and name:
+            return Pass(places.site(calling, outer.module), name, epoch)
+    return None
+
+
+def _on_self(call: ast.AST | None) -> bool:
+    return isinstance(call, ast.Call) and (dotted(call.func) or "").startswith("self.")
 
 
 def sizes_read(analysis: Analysis, loaders: tuple[Loader, ...], records: list[LoopRecord]) -> Iterator[Site]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
@@ -12,23 +12,23 @@ from turbofix.domain.values import Host, Made, Tensor, flatten, members
 from turbofix.source.names import dotted, loaded
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
-from turbofix.training.model import Totals
+from turbofix.training.model import Summed, Totals
 from turbofix.training.parallel.sharing import value_of
 
 _AS_IT_IS = frozenset(("item", "detach", "cpu", "float", "data", "numpy", "tolist"))
 
 
-def totals(analysis: Analysis, record: LoopRecord, *, summed: bool = False) -> Totals | None:
+def totals(analysis: Analysis, record: LoopRecord, summed: Collection[Summed] = ()) -> Totals | None:
     """The sums and lists of a loop over a share of the data that something reads behind it.
 
-    ``summed``: its losses are sums over a batch.
+    ``summed`` are its losses that are sums over a batch: by their names they are then as large as that of all.
     """
     module, loop = record.module, record.node
     scope = analysis.facts.places.scope(loop, module)
     behind = {name for each in _behind(analysis, loop, module) for name in loaded(each)}
     before = {name for name, line in _set_at(scope) if line < loop.lineno}
     sums: dict[str, ast.expr] = {}
-    lists: dict[str, None] = {}
+    lists: dict[str, ast.expr] = {}
     for node in (each for statement in loop.body for each in _own(statement)):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
             if node.target.id in behind & before and not isinstance(node.value, ast.Constant):
@@ -36,12 +36,14 @@ def totals(analysis: Analysis, record: LoopRecord, *, summed: bool = False) -> T
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
             name = dotted(node.func.value) or ""
             if name in behind & before and node.args and _is_loss(analysis, node.args[0], module):
-                lists[name] = None
+                lists[name] = node.args[0]
     by_batches = {name for name in sums if _is_divided_by_batches(analysis, name, loop, module)}
     means = {name for name, value in sums.items() if name in by_batches or _is_loss(analysis, value, module)}
-    if summed:  # a loss of a share is a part of the whole
-        means = {name for name in means if not _is_loss(analysis, sums[name], module)}
-        lists = {}
+    if summed:  # a loss of a share is a part of the whole, but for what is scaled
+        scaled = {each.name for each in summed if each.at is not None}
+        losses = {name for name, value in sums.items() if _is_loss(analysis, value, module)}
+        means = (means - losses) | {name for name in losses if scaled & loaded(sums[name])}
+        lists = {name: value for name, value in lists.items() if scaled & loaded(value)}
     tensors = {name for name, value in sums.items() if _is_tensor(analysis, name, value, module)}
     if not sums and not lists:
         return None

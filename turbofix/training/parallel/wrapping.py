@@ -14,13 +14,14 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
-from turbofix.domain.values import Bound, Instance, Value, members
+from turbofix.domain.values import Bound, Instance, Made, Opaque, members
 from turbofix.records import dataclass
 from turbofix.source.names import dotted, parameters, reads_of, stored
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import Copied, Hazard, Model, Step, Wrapped
+from turbofix.training.models.idle import has_idle_layers
 from turbofix.training.objects import method_calls, models_in, outermost
 from turbofix.training.optimizers.optimizer import parts_of
 from turbofix.training.steps.acts import creates_graph, is_module_class
@@ -64,6 +65,7 @@ class _Anchor:
 class _Use:
     """A call of a model in a step: ``func`` is what is called, in these frames; ``method`` one of the model's own."""
 
+    model: Made | Instance | Opaque
     func: ast.expr
     frames: tuple[Frame, ...]
     method: str = ""
@@ -73,7 +75,6 @@ def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ..
     """The models that steps train. Raises NotWrapped."""
     facts = analysis.facts
     found: dict[Site, list[_Use]] = {}
-    values: dict[Site, Value] = {}
     forwards = outermost(analysis, facts.of("forward"))
     for event in forwards:
         loop = next(
@@ -88,27 +89,24 @@ def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ..
             site = facts.origin_site(value.origin)
             if site is None or not is_updated_by(analysis, event, value):
                 continue
-            use = _by_method(analysis, event, *through) if through is not None else _as_such(analysis, event)
+            use = _by_method(analysis, event, *through) if through is not None else _as_such(analysis, event, value)
             found.setdefault(site, []).append(use)
-            values[site] = value
     known = {each.site: each for each in models}
     for site, uses in found.items():
         model, method = known.get(site), next((each.method for each in uses if each.method), "")
         if method:
-            parts = {id(each) for each in parts_of(values[site])}
-            beside = [one for each, others in found.items() if id(values[each]) in parts for one in others]
-            _refuse_two(analysis, uses + beside)
-            uses = [*uses, *_elsewhere(analysis, forwards, values[site], uses)]
+            _refuse_two(analysis, [one for others in found.values() for one in others if _overlap(one, uses[0])])
+            uses += [*_elsewhere(analysis, forwards, uses)]
             if model is None or model.wrapped is not None:
                 raise NotWrapped(f"`{method}` of it is called past what wraps it", site)
         if model is not None and model.wrapped is None:
             yield _wrapped(analysis, model, uses, method)
 
 
-def _as_such(analysis: Analysis, event: Event) -> _Use:
+def _as_such(analysis: Analysis, event: Event, model: Made | Instance | Opaque) -> _Use:
     if not isinstance(event.node, ast.Call):
         raise NotWrapped("it is called in a way that was not followed", analysis.facts.site(event))
-    return _Use(event.node.func, analysis.facts.frames(event))
+    return _Use(model, event.node.func, analysis.facts.frames(event))
 
 
 def _by_method(
@@ -125,7 +123,7 @@ def _by_method(
     for each in facts.of("backward", "step"):
         if any(isinstance(one.call, ast.Call) and one.call.func is func for one in facts.frames(each)):
             raise NotWrapped(f"{named} goes backward by itself, before a wrapper knows that it is called", site)
-    return _Use(func, frames, func.attr)
+    return _Use(model, func, frames, func.attr)
 
 
 def _refuse_other_names(analysis: Analysis, event: Event, loop: ast.AST) -> None:
@@ -133,32 +131,39 @@ def _refuse_other_names(analysis: Analysis, event: Event, loop: ast.AST) -> None
     frames = analysis.facts.frames(event)
     for index in range(len(frames) - len(analysis.facts.frames_within(event, loop)) + 1, len(frames)):
         call = frames[index].call
-        for each in members(analysis.facts.evaluate(call.func, frames[:index])) if isinstance(call, ast.Call) else ():
+        if not isinstance(call, ast.Call):
+            continue
+        for each in members(analysis.facts.evaluate(call.func, frames[:index])):
             if isinstance(each, Bound) and isinstance(each.receiver, Instance) and is_module_class(each.receiver):
                 why = f"`{ast.unparse(call.func)}` is a model's own method, of which a wrapper sees nothing"
                 raise NotWrapped(why, analysis.facts.places.site(call, frames[index - 1].module))
 
 
+def _overlap(one: _Use, other: _Use) -> bool:
+    """Whether two calls are of one model, or of models that have parts in common."""
+    return not {id(each) for each in parts_of(one.model)}.isdisjoint(map(id, parts_of(other.model)))
+
+
 def _refuse_two(analysis: Analysis, uses: list[_Use]) -> None:
     """Raise NotWrapped where steps call a model, or parts of it, in more than one way."""
-    names = {(each.method, ast.unparse(each.func)): each for each in uses}
-    if len({method for method, _ in names}) > 1:
-        told = " and ".join(f"`{text}`" for _, text in names)
+    names = dict.fromkeys(ast.unparse(each.func) for each in uses)
+    if len({(each.method, analysis.facts.origin_site(each.model.origin)) for each in uses}) > 1:
+        told = " and ".join(f"`{text}`" for text in names)
         why = f"steps call {told}: a wrapper has to see all that gets a gradient in one call"
         raise NotWrapped(why, analysis.facts.places.site(uses[0].func, uses[0].frames[-1].module))
 
 
-def _elsewhere(analysis: Analysis, forwards: list[Event], model: Value, uses: list[_Use]) -> Iterator[_Use]:
+def _elsewhere(analysis: Analysis, forwards: list[Event], uses: list[_Use]) -> Iterator[_Use]:
     """The other ways to the same calls, of evaluations, which then go by the wrapped one as well."""
-    funcs = {id(each.func): each for each in uses}
+    funcs, origin = {id(each.func) for each in uses}, analysis.facts.origin_site(uses[0].model.origin)
     for event in forwards:
-        for value, func, frames in method_calls(analysis, event, None):
+        for model, func, frames in method_calls(analysis, event, None):
             if id(func) not in funcs:
                 continue
-            if analysis.facts.origin_site(value.origin) != analysis.facts.origin_site(model.origin):
+            if analysis.facts.origin_site(model.origin) != origin:
                 why = f"`{ast.unparse(func)}` is a call of another model as well"
                 raise NotWrapped(why, analysis.facts.places.site(func, frames[-1].module))
-            yield _Use(func, frames, func.attr)
+            yield _Use(model, func, frames, func.attr)
 
 
 def value_name(event: Event) -> str:
@@ -207,9 +212,9 @@ def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -
         first.handed |= each.handed
     taken = first.handed.union(first.uses)
     unwraps = {
-        places.site(read, module): None
-        for function, name, module in first.given
-        for read in _needing_itself(analysis, function, name, module, taken, bool(method))
+        places.site(read, given[-1]): None
+        for given in first.given
+        for read in _needing_itself(analysis, given, taken, by_method=bool(method))
     }
     return Wrapped(
         model.site,
@@ -220,6 +225,7 @@ def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -
         tuple(sorted(first.uses.items())),
         tuple(sorted(unwraps)),
         is_normed(analysis, model),
+        has_idle_layers(analysis, (each.model for each in calls)),
         method,
     )
 
@@ -260,7 +266,7 @@ def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole:
         return _of_object(analysis, text, owner, frame, site)
     outermost_loops = next((index for index, each in enumerate(frames) if each.loops), len(frames) - 1)
     if root.id in names and owner is frame.scope and len(frames) - 1 > outermost_loops:  # called once for each epoch
-        passed = _argument(frame, names.index(root.id), root.id) if node is root else None
+        passed = argument(frame, names.index(root.id), root.id) if node is root else None
         if passed is None or root.id in stored(owner.body):  # type: ignore[attr-defined]
             raise NotWrapped(f"how `{text}` is handed to its function was not followed", site)
         found = _named(analysis, passed, frames[:-1], passed)
@@ -275,16 +281,16 @@ def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole:
     return _Anchor(owner, text, at, at_frame.module, uses={site: new}, name=new)
 
 
-def _argument(frame: Frame, position: int, name: str) -> ast.expr | None:
+def argument(frame: Frame, position: int, name: str) -> ast.expr | None:
     """What a call hands to a parameter."""
     call = frame.call
     if not isinstance(call, ast.Call):
         return None
-    bound = frame.function is not None and frame.function.cls is not None
+    is_method = frame.function is not None and frame.function.cls is not None
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
-    position -= bool(bound)
+    position -= is_method
     positional = call.args[: position + 1]
     if position < 0 or len(positional) <= position or any(isinstance(each, ast.Starred) for each in positional):
         return None
@@ -317,10 +323,10 @@ def _sets(method: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> bool:
 
 
 def _needing_itself(
-    analysis: Analysis, function: ast.AST, name: str, module: ModuleFile, taken: set[Site], by_method: bool
+    analysis: Analysis, given: tuple[ast.AST, str, ModuleFile], taken: set[Site], *, by_method: bool
 ) -> Iterator[ast.AST]:
     """The reads of a parameter which a wrapper cannot serve: its own methods, and where it is handed on."""
-    places = analysis.facts.places
+    places, (function, name, module) = analysis.facts.places, given
     for read in reads_of(name, function):
         whole = read
         while isinstance(whole, ast.Attribute):
@@ -370,6 +376,7 @@ def copied(analysis: Analysis, models: tuple[Model, ...]) -> Iterator[Copied]:
             tuple(tests),
             not before,
             any(is_normed(analysis, each) for each in own),
+            has_idle_layers(analysis, models_in(event.receiver)),
         )
 
 

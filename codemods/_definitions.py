@@ -1,0 +1,87 @@
+"""What is written at the head of a file that several processes run: functions that its new lines call."""
+
+from __future__ import annotations
+
+SHARD = '''
+class {name}({base}):
+    """Of so many samples as there are processes, the one of this process."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        for group in zip(*[iter(self.samples)] * {world}):
+            yield group[{rank}]
+'''
+
+SHARE = '''
+def {name}(batch):
+    """What this process takes of a batch: as many samples as each other one, some twice where it does not divide."""
+    count = -(-len(batch) // {world})
+    first = min({rank} * count, len(batch) - count)
+    return batch[first : first + count]
+'''
+
+CALLED = '''
+class {name}({base}):
+    """A model, called by one of its methods: DistributedDataParallel sees its own call alone."""
+
+    def __init__(self, model, method):
+        super().__init__()
+        self.model, self.method = model, method
+
+    def forward(self, *args, **kwargs):
+        return getattr(self.model, self.method)(*args, **kwargs)
+'''
+
+AGREED = '''
+def {name}(decision):
+    """What the first process decides, for all of them."""
+    if {world} == 1:
+        return decision
+    decided = [decision]
+    {broadcast}(decided)
+    return decided[0]
+'''
+
+ANYWHERE = '''
+def {name}(found):
+    """Whether a process found it: what one leaves out, all leave out."""
+    if {world} == 1:
+        return found
+    everywhere = [None] * {world}
+    {gather}(everywhere, bool(found))
+    return any(everywhere)
+'''
+
+CHOSEN = '''
+class {name}:
+    """A part, as large as those of the other processes, of what the sampler of the first one chooses."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __len__(self):
+        return len(self.sampler) // {world}
+
+    def __iter__(self):
+        chosen = [list(self.sampler)]
+        {broadcast}(chosen)
+        return iter(chosen[0][{rank} : {world} * len(self) : {world}])
+'''
+
+BATCHES = '''
+class {name}:
+    """A part of each batch that the sampler of the first process chooses."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        chosen = [list(self.batches)]
+        {broadcast}(chosen)
+        return map({share}, chosen[0])
+'''

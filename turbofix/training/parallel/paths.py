@@ -1,0 +1,71 @@
+"""Files and folders that processes would choose for themselves: by the clock, by what is there, by the next number."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
+from turbofix.regex import regex
+from turbofix.source.answers import every
+from turbofix.source.names import dotted, loads, stored
+from turbofix.source.nodes import walk
+from turbofix.source.places import FUNCTIONS
+from turbofix.source.site import Site
+
+_CLOCK = regex(r"strftime\(|datetime\.(datetime\.)?(now|today|utcnow)\(")
+_PATH = regex(r"\bjoin\(|Path\(|mkdir|makedirs|open\(|dir\b|folder| / |/\{|path")
+_THERE = regex(r"exists\(|isfile\(|is_file\(|isdir\(|is_dir\(")
+_LISTED = regex(r"listdir\(|iterdir\(|glob\(")
+_MAKES = regex(r"mkdir\(|makedirs\(")
+
+
+def chosen_paths(analysis: Analysis, modules: Iterable[ModuleFile]) -> Iterator[Site]:
+    """The expressions that name a folder by the clock, or make the next of a row of folders."""
+    modules = list(modules)
+    numbering = {each.name for module in modules for each in every(ast.FunctionDef, module.tree) if is_numbering(each)}
+    for module in modules:
+        for each in every(ast.Assign, module.tree):
+            scope = analysis.facts.places.scope(each, module)
+            if not (isinstance(scope, FUNCTIONS) or module is analysis.execution.entry):
+                continue
+            by_clock = _CLOCK.search(ast.unparse(each.value)) is not None and _names_a_path(each, scope)
+            call = each.value if isinstance(each.value, ast.Call) else None
+            by_number = call is not None and (dotted(call.func) or "").rpartition(".")[2] in numbering
+            if by_clock or by_number:
+                yield analysis.facts.places.site(each.value, module)
+
+
+def is_numbering(function: ast.AST) -> bool:
+    """Whether a function makes a folder that is not there yet, and says which."""
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    text = ast.unparse(function)
+    returns = any(isinstance(each, ast.Return) and each.value is not None for each in walk(function))
+    tries = any(isinstance(each, ast.While) and _THERE.search(ast.unparse(each.test)) for each in walk(function))
+    return returns and _MAKES.search(text) is not None and (tries or _LISTED.search(text) is not None)
+
+
+def _names_a_path(assigned: ast.Assign, scope: ast.AST) -> bool:
+    """Whether what is set is read in expressions that make a path."""
+    names = stored([assigned])
+    plain = (each for each in walk(scope) if isinstance(each, ast.stmt) and not hasattr(each, "body"))
+    reading = (each for each in plain if each is assigned or any(dotted(one) in names for one in loads(each)))
+    return any(_PATH.search(ast.unparse(each)) for each in reading)
+
+
+def made_where_missing(
+    analysis: Analysis, statements: Iterable[tuple[ast.stmt, ModuleFile]]
+) -> Iterator[tuple[Site, Site]]:
+    """The tests of whether a file is there under which it is written, each with its statement."""
+    places, told = analysis.facts.places, set[ast.AST]()
+    for statement, module in statements:
+        if _MAKES.search(ast.unparse(statement)):
+            continue
+        for above in places.ancestors(statement, module):
+            if isinstance(above, (*FUNCTIONS, ast.Module)):
+                break
+            if isinstance(above, ast.If) and above not in told and _THERE.search(ast.unparse(above.test)):
+                told.add(above)
+                yield places.site(above.test, module), places.site(above, module)
