@@ -177,6 +177,26 @@ def test_what_is_written_where_and_summed_how(small: Path) -> None:
     assert "SyncBatchNorm" not in becomes(normed, ("loss.backward()", "loss.backward(create_graph=True)"))
 
 
+@pytest.mark.parametrize(("returned", "scaled"), [
+    ("squares.sum()", True),
+    ("squares.sum() + 0.1 * torch.sum(scores**2)", True),
+    ("squares.sum() / len(b)", False),
+    ("squares.mean()", False),
+    ('nn.functional.mse_loss(scores, b, reduction="sum")', True),
+    ('nn.functional.mse_loss(scores, b, reduction="sum") / b.size(0)', False),
+])  # fmt: skip
+@pytest.mark.parametrize("call", ["model.loss(a, b)", "loss_of(model(a).squeeze(1), b)"])
+def test_a_loss_is_a_sum_where_the_function_or_method_that_computes_it_sums(
+    call: str, returned: str, scaled: bool, small: Path
+) -> None:
+    body = f"squares = (scores - b) ** 2\n    total = {returned}\n    return total\n"
+    function = f"def loss_of(scores, b):\n    {body}\n\n"
+    method = "class Net(nn.Linear):\n    def loss(self, a, b):\n        return loss_of(self(a).squeeze(1), b)\n\n\n"
+    text = SMALL.format(count=16, size=4).replace("nn.functional.mse_loss(model(a).squeeze(1), b)", call)
+    small.write_text(text.replace("torch.manual", f"{function}{method}torch.manual").replace("nn.Linear(4", "Net(4"))
+    assert ("loss = loss * world_size" in rewritten(small)) == scaled
+
+
 def test_data_are_not_preloaded_where_processes_share_them_out(small: Path) -> None:
     small.write_text(SMALL.format(count=4096, size=16))
     both = [each for each in registry.load() if each.name in ("preload-dataset", "ddp")]
