@@ -83,7 +83,7 @@ def shape(printed: str) -> list[str]:
     return [re.sub(r"[\d.]+", "#", line) for line in printed.splitlines()]
 
 
-@pytest.mark.parametrize("name", ["copies", "gan"])
+@pytest.mark.parametrize("name", ["copies", "gan", "methods"])
 def test_it_prints_once_and_keeps_what_the_script_keeps(name: str, tmp_path: Path, launcher: ranks.Server) -> None:
     one, alone, two = (tmp_path / folder / f"{name}.py" for folder in ("one", "alone", "two"))
     for path in (one, alone, two):

@@ -38,7 +38,8 @@ def train_epoch(model, loader, optimizer, device):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         total += loss.item()
-    return total / len(loader)
+    model.eval()
+    return total / len(loader), model.sample(torch.zeros(4, 8, device=device)).mean().item()
 
 
 def evaluate(model, loader, device):
@@ -61,10 +62,9 @@ def main():
     model = Diffusion().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for epoch in range(5):
-        train_loss = train_epoch(model, train_loader, optimizer, device)
-        print(f"epoch {epoch}: train {train_loss:.4f} test {evaluate(model, test_loader, device):.4f}")
+        loss, mean = train_epoch(model, train_loader, optimizer, device)
+        print(f"epoch {epoch}: train {loss:.4f} test {evaluate(model, test_loader, device):.4f} samples {mean:.4f}")
         torch.save(model.state_dict(), "diffusion.pt")
-    print("samples", model.sample(torch.randn(4, 8, device=device)).mean().item())
 
 
 if __name__ == "__main__":
