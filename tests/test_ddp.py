@@ -197,6 +197,51 @@ def test_a_loss_is_a_sum_where_the_function_or_method_that_computes_it_sums(
     assert ("loss = loss * world_size" in rewritten(small)) == scaled
 
 
+FETCHED = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision.datasets import MNIST
+
+
+def named(name, download):
+    return MNIST(name, download=download)
+
+
+def fetch():
+    return named("data", download=True)
+
+
+def train(data):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data, batch_size=4)
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a).squeeze(1), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+"""
+
+
+def test_one_process_fetches_data_where_what_returns_them_is_called(small: Path) -> None:
+    small.write_text(FETCHED + "data = fetch()\ntrain(data)\n")
+    text = rewritten(small)
+    behind = "if world_size > 1 and local_rank == 0:\n    torch.distributed.barrier()\n"
+    assert f"    torch.distributed.barrier()\ndata = fetch()\n{behind}train(data)\n" in text
+    assert text.count("torch.distributed.barrier()") == 2  # the calls inside are parts of this one
+    small.write_text(FETCHED + "train(fetch())\n")
+    chosen = [each for each in registry.load() if each.name == "ddp"]
+    found = pipeline.apply(
+        small, Workspace(), chosen, Target(gpus=2), Risk.EQUIVALENT, trust=pipeline.Trust(likely=True)
+    )
+    assert [each.why_not for each in found.report.findings] == [
+        "it fetches data in a statement that trains: set a name to them in front of it (line 26)"
+    ]
+
+
 def test_data_are_not_preloaded_where_processes_share_them_out(small: Path) -> None:
     small.write_text(SMALL.format(count=4096, size=16))
     both = [each for each in registry.load() if each.name in ("preload-dataset", "ddp")]
