@@ -85,7 +85,7 @@ class Ranks:
                 lines, own = [*lines, *own], []
             given = model.becomes if model.method else model.text
             if model.normed:
-                lines += [f"    if {edit.name('torch.cuda.is_available', at)}():"]
+                lines += [f"    if next({model.text}.parameters()).is_cuda:"]
                 lines += [f"        {edit.name('torch.nn.SyncBatchNorm', at)}.convert_sync_batchnorm({model.text})"]
                 given += ", broadcast_buffers=False"  # they are the same in all
             given += ", find_unused_parameters=True" if model.idle else ""

@@ -22,7 +22,7 @@ from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import Copied, Hazard, Model, Step, Wrapped
 from turbofix.training.models.idle import has_idle_layers
-from turbofix.training.objects import method_calls, models_in, outermost
+from turbofix.training.objects import Layers, layers_of, method_calls, models_in, outermost
 from turbofix.training.optimizers.optimizer import parts_of
 from turbofix.training.steps.acts import creates_graph, is_module_class
 from turbofix.training.steps.discarded import is_updated_by
@@ -92,6 +92,8 @@ def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ..
             use = _by_method(analysis, event, *through) if through is not None else _as_such(analysis, event, value)
             found.setdefault(site, []).append(use)
     known = {each.site: each for each in models}
+    for site in _parts(found):  # what gets its gradients beside the whole is reduced with it
+        del found[site]
     for site, uses in found.items():
         model, method = known.get(site), next((each.method for each in uses if each.method), "")
         if method:
@@ -164,6 +166,19 @@ def _elsewhere(analysis: Analysis, forwards: list[Event], uses: list[_Use]) -> I
                 why = f"`{ast.unparse(func)}` is a call of another model as well"
                 raise NotWrapped(why, analysis.facts.places.site(func, frames[-1].module))
             yield _Use(model, func, frames, func.attr)
+
+
+def _parts(found: dict[Site, list[_Use]]) -> list[Site]:
+    """The models that are parts of other ones."""
+    inside: dict[Site, set[int]] = {}
+    own: dict[Site, set[int]] = {}
+    for site, uses in found.items():
+        layers, values = Layers(), [each.model for each in uses]
+        for value in values:
+            layers_of(value, layers)
+        own[site] = {id(each) for each in values}
+        inside[site] = layers.seen - own[site]
+    return [site for site in found if any(own[site] & seen for other, seen in inside.items() if other != site)]
 
 
 def value_name(event: Event) -> str:
@@ -263,7 +278,7 @@ def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole:
     names = [each.arg for each in parameters(owner)] if isinstance(owner, FUNCTIONS) else []
     is_self = isinstance(owner, FUNCTIONS) and names[:1] == [root.id] and _in_class(analysis, owner, frame.module)
     if is_self and text.count(".") == 1:
-        return _of_object(analysis, text, owner, frame, site)
+        return _of_object(analysis, node, owner, frames, site)
     outermost_loops = next((index for index, each in enumerate(frames) if each.loops), len(frames) - 1)
     if root.id in names and owner is frame.scope and len(frames) - 1 > outermost_loops:  # called once for each epoch
         passed = argument(frame, names.index(root.id), root.id) if node is root else None
@@ -275,7 +290,7 @@ def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole:
             found.uses[site] = text
         found.given.append((owner, root.id, frame.module))
         return found
-    loop = next((each for each in at_frame.loops if text not in stored(each.body + each.orelse)), None)  # type: ignore[attr-defined]
+    loop = next((each for each in at_frame.loops if not {root.id, text} & stored([each])), None)
     at = loop or places.statement(at_frame.anchor, at_frame.module) or at_frame.anchor
     new = beside(text).rpartition(".")[2]
     return _Anchor(owner, text, at, at_frame.module, uses={site: new}, name=new)
@@ -301,17 +316,30 @@ def _in_class(analysis: Analysis, function: ast.AST, module: ModuleFile) -> bool
     return isinstance(analysis.facts.places.parent(function, module), ast.ClassDef)
 
 
-def _of_object(analysis: Analysis, text: str, owner: ast.AST, frame: Frame, site: Site) -> _Anchor:
-    """Of an attribute: behind the last statement of the method of its class that sets it."""
-    places, module = analysis.facts.places, frame.module
+def _of_object(analysis: Analysis, node: ast.expr, owner: ast.AST, frames: tuple[Frame, ...], site: Site) -> _Anchor:
+    """Of an attribute: behind the last statement of the method of its class that sets it.
+
+    Where another method moves it to its device, in front of the loop that trains it.
+    """
+    places, module, text = analysis.facts.places, frames[-1].module, dotted(node) or ""
     cls = places.parent(owner, module)
     assert isinstance(cls, ast.ClassDef)
     own = [each for each in cls.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
     setting = [each for each in own if _sets(each, text)]
     if len(setting) != 1:
         raise NotWrapped(f"`{text}` is not set in one method of its class", site)
+    becomes = beside(text)
+    held = {id(each) for each in models_in(analysis.facts.evaluate(node, frames))}
+    moves = [
+        event
+        for event in analysis.facts.of("transfer")
+        if held & _ids(event) and places.scope(event.node, event.module) in own and event.module is module
+    ]
+    outer = next((each for each in frames if each.loops and each.scope in own), None)
+    if outer is not None and any(places.scope(each.node, module) is not setting[0] for each in moves):
+        return _Anchor(cls, text, outer.loops[0], module, name=becomes, uses={site: becomes})
     body = [each for each in setting[0].body if not isinstance(each, ast.Return)]
-    return _Anchor(cls, text, body[-1], module, behind=True, name=beside(text), uses={site: beside(text)})
+    return _Anchor(cls, text, body[-1], module, behind=True, name=becomes, uses={site: becomes})
 
 
 def _sets(method: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> bool:
