@@ -323,7 +323,10 @@ class Ranks:
         """The lines that start the group of processes."""
         edit, plan, at = self.edit, self.plan, self.plan.setup
         there = f"{edit.name('torch.cuda.is_available', at)}()"
-        lines = [self.several(at), f"    if {there}:"]
+        several = self.several(at)
+        if plan.repeated:
+            several = f"{several[:-1]} and not {edit.name('torch.distributed.is_initialized', at)}():"
+        lines = [several, f"    if {there}:"]
         lines += [f"        {edit.name('torch.cuda.set_device', at)}({self.word('local_rank', at)})"]
         start = edit.name("torch.distributed.init_process_group", at)
         lines += [f"    {start}()"]

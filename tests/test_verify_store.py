@@ -109,8 +109,8 @@ def test_updates_of_half_precision_are_not_rounded_away() -> None:
 
 def test_buffers_are_the_same_ones_where_a_module_around_them_changes_their_names() -> None:
     def moment(prefix: str, kept: float) -> Moment:
-        found, one = Moment([f"{prefix}weight"]), torch.ones(2)
-        found.before = found.after = found.gradients = [one]
+        found = Moment([f"{prefix}weight"], [torch.ones(2)])
+        found.after, found.gradients = [torch.ones(2)], [torch.ones(2)]
         found.buffers = {f"{prefix}count": torch.tensor(3.0), f"{prefix}kept": torch.full((2,), kept)}
         return found
 

@@ -6,13 +6,15 @@ import ast
 import itertools
 from collections.abc import Iterable, Iterator
 
+from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.library.tables import BARS, NAMES
 from turbofix.regex import regex
 from turbofix.source.answers import every
+from turbofix.source.names import dotted, stored
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS
+from turbofix.source.places import FUNCTIONS, Places
 from turbofix.source.site import Site
 from turbofix.training.parallel.paths import in_front_of_tests, is_numbering
 from turbofix.training.parallel.wrapping import NotWrapped
@@ -24,6 +26,8 @@ _WRITERS = NAMES["makes_writer"]
 _DISABLED = NAMES["disabled_by_mode"]
 _OPENS = frozenset(("builtins.open", "io.open", "logging.FileHandler", "logging.handlers.RotatingFileHandler"))
 _OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "collate_fn"))
+_ASKS = NAMES["asks_user"]
+_FETCHES = NAMES["fetches"]
 _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _ITS_MODE = frozenset("wax")
 
@@ -43,7 +47,7 @@ class Once:
         self.bars: list[Site] = []
         self.contexts: list[Site] = []
         self.fetching: list[tuple[ast.stmt, ModuleFile]] = []
-        scopes = {id(frame.scope) for frame in analysis.facts.opened()}
+        scopes = _on_the_way(analysis)
         for module in self.modules:
             for call in every(ast.Call, module.tree):
                 scope = self.places.scope(call, module)
@@ -57,6 +61,8 @@ class Once:
         name = self._name(call, module) or ""
         site = self.places.site(call, module)
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if name in _ASKS:
+            raise NotWrapped("it asks its user, and each process would", site)
         if name in _BARS and name.startswith(("tqdm", "rich", "accelerate")):  # which `disable` turns off
             self.bars.append(site)
         elif name in _WRITERS:
@@ -70,7 +76,7 @@ class Once:
         elif name in _WRITES or (not name and method in _WRITING):
             self._guard(call, module)
             self._note(call, module)
-        if _downloads(call):
+        if _downloads(call) or name in _FETCHES:
             self.fetching += self._fetching(call, module)
 
     def _fetching(self, call: ast.Call, module: ModuleFile) -> Iterator[tuple[ast.stmt, ModuleFile]]:
@@ -90,6 +96,7 @@ class Once:
             for each, place in ((call, module), *reversed(calls)):
                 statement = self.places.statement(each, place)
                 if statement is not None and not isinstance(statement, ast.Return):
+                    statement = in_front_of_tests(self.places, statement, place)
                     if self._trains(statement):
                         why = "it fetches data in a statement that trains: set a name to them in front of it"
                         raise NotWrapped(why, self.places.site(statement, place))
@@ -105,8 +112,10 @@ class Once:
         """A file that is written: as a block of its own by one process, else the other ones write into nothing."""
         statement = self.places.statement(call, module)
         if isinstance(statement, ast.With) and any(call is item.context_expr for item in statement.items):
-            assigns = any(isinstance(each, ast.Assign) for each in walk(statement))
-            if not assigns and not self._trains(statement):
+            scope = self.places.scope(statement, module)
+            inside = {id(each) for each in walk(statement)}
+            outside = {dotted(each) for each in walk(scope) if id(each) not in inside and isinstance(each, ast.Name)}
+            if not stored(statement.body) & outside and not self._trains(statement):
                 self.statements.append((statement, module))
                 return
         if not isinstance(call.func, ast.Attribute) or (self._name(call, module) or "") in _OPENS:
@@ -168,12 +177,49 @@ class Once:
     def loads(self, saves: Iterable[ast.AST]) -> Iterator[Site]:
         """The statements that read a file behind those that may have written it."""
         written = {id(each) for each in saves}
+        here = _on_the_way(self.analysis)
         order = [each.order for each in self.analysis.facts.of("save") if id(each.node) in written]
         for event in self.analysis.facts.of("load"):
-            if event.name == "torch.load" and order and event.order > min(order):
+            beside = id(self.places.scope(event.node, event.module)) in here
+            if event.name == "torch.load" and beside and order and event.order > min(order):
                 statement = self.places.statement(event.node, event.module)
                 if statement is not None:
                     yield self.places.site(in_front_of_tests(self.places, statement, event.module), event.module)
+
+
+def _on_the_way(analysis: Analysis) -> set[int]:
+    """The functions and files that run beside the training, not in the other branch of a test."""
+    places = analysis.facts.places
+    trained = [analysis.facts.frames(each) for each in analysis.facts.of("backward")]
+    found: set[int] = set()
+    for frames in map(analysis.facts.frames, analysis.facts.levels()):
+        if not all(_is_instead(places, frames, each) for each in trained):
+            found.update(id(frame.scope) for frame in frames)
+    return found
+
+
+def _is_instead(places: Places, frames: tuple[Frame, ...], others: tuple[Frame, ...]) -> bool:
+    """Whether one of two ways is taken where the other is not."""
+    for frame, other in zip(frames, others, strict=False):
+        if frame.scope is not other.scope:
+            return False
+        if frame.anchor is other.anchor:
+            continue
+        here, there = (_branches(places, each, frame.module) for each in (frame.anchor, other.anchor))
+        return any(each in there and there[each] != branch for each, branch in here.items())
+    return False
+
+
+def _branches(places: Places, node: ast.AST, module: ModuleFile) -> dict[ast.If, bool]:
+    """The tests in a function that something is under, each with whether it is in the other branch."""
+    found: dict[ast.If, bool] = {}
+    for above in places.ancestors(node, module):
+        if isinstance(above, (*FUNCTIONS, ast.Module)):
+            break
+        if isinstance(above, ast.If) and node is not above.test:
+            found[above] = node in above.orelse
+        node = above
+    return found
 
 
 def _is_of_each(scope: ast.AST) -> bool:

@@ -34,7 +34,7 @@ from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.paths import chosen_paths, made_where_missing
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read, value_of
 from turbofix.training.parallel.skips import skips
-from turbofix.training.parallel.start import beginning
+from turbofix.training.parallel.start import beginning, is_repeated
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, is_synchronised, wrapped
 from turbofix.training.steps.acts import loss_expression
@@ -109,6 +109,7 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         bars=tuple(once.bars),
         contexts=tuple(once.contexts),
         downloads=once.downloads(),
+        repeated=is_repeated(analysis, setup),
         loads=tuple(dict.fromkeys(once.loads(saves))),
         decisions=tuple(dict.fromkeys((*chosen_paths(analysis, modules), *(test for test, _ in missing)))),
         fetched=tuple(statement for _, statement in missing),

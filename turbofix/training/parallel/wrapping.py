@@ -16,6 +16,8 @@ from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Bound, Instance, Made, Opaque, members
 from turbofix.records import dataclass
+from turbofix.regex import regex
+from turbofix.source.answers import every
 from turbofix.source.names import dotted, parameters, reads_of, stored
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
@@ -35,6 +37,11 @@ _SAFE = frozenset(
 """What a wrapper answers as its module does."""
 _CALLS = frozenset(("forward", "module", "modules", "named_parameters"))
 """Of these, what one that calls another method does not."""
+_NORMED = regex(
+    r"BatchNorm|^(wide_)?res(net|next)\d|^(efficientnet|densenet|mobilenet|regnet|mnasnet|shufflenet|inception|googlenet)"
+    r"|^vgg\d+_bn|^(deeplab|fcn|lraspp|fasterrcnn|maskrcnn|retinanet|timm|smp|segmentation_models_pytorch)"
+)
+"""Layers that normalise over a batch, and ready-made networks that have such."""
 _NORMS = tuple(f"torch.nn.BatchNorm{dims}d" for dims in (1, 2, 3))
 
 
@@ -203,8 +210,14 @@ def is_normed(analysis: Analysis, model: Model) -> bool:
 
 def is_synchronised(analysis: Analysis) -> bool:
     """Whether a model of the program may have layers that normalise over a batch, and can do so over all processes."""
-    named = any("BatchNorm" in module.text for module in analysis.execution.modules.values())
-    return named and not _is_differentiated_again(analysis)
+
+    def named() -> bool:
+        trees = [module.tree for module in analysis.execution.modules.values()]
+        words = [each.attr for tree in trees for each in every(ast.Attribute, tree)]
+        words += [each.id for tree in trees for each in every(ast.Name, tree)]
+        return any(map(_NORMED.search, words))
+
+    return analysis.once(("batch normalisation",), named) and not _is_differentiated_again(analysis)
 
 
 def _is_differentiated_again(analysis: Analysis) -> bool:
