@@ -37,6 +37,7 @@ SCRIPTS = (
     "resume",
     "stream",
     "copies",
+    "padded",
     "accelerated",
 )
 STEPS, BOUND = 51, 1e-5

@@ -115,6 +115,15 @@ class Summed:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """A loss that is a mean over the ``target`` that is not ``left_out``: its call, and both as they are written."""
+
+    call: Site
+    target: str
+    left_out: str
+
+
+@dataclass(frozen=True)
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
@@ -127,9 +136,9 @@ class Parallel:
     are other reads of a batch's size in steps. ``unseeded`` are the generators that nobody seeds, ``apart`` those of
     which each process has its own in steps; ``decisions`` are expressions that decide over the rest of the training,
     ``skips`` those of a step that leave something out, each with whether one process that finds it so is enough.
-    ``summed`` are losses at a backward pass that are sums over a batch. ``loggers`` are the libraries by which it logs
-    messages. ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are
-    then saved or loaded.
+    ``summed`` are losses at a backward pass that are sums over a batch, ``counted`` those that are means over what
+    counts in one. ``loggers`` are the libraries by which it logs messages. ``owner`` is Accelerate's object, which
+    wraps and shares out: ``unwraps`` are models whose weights are then saved or loaded.
     """
 
     setup: Site
@@ -156,6 +165,7 @@ class Parallel:
     decisions: tuple[Site, ...] = ()
     skips: tuple[tuple[Site, bool], ...] = ()
     summed: tuple[Summed, ...] = ()
+    counted: tuple[Counted, ...] = ()
     owner: Site | None = None
     unwraps: tuple[Site, ...] = ()
     loggers: tuple[str, ...] = ()

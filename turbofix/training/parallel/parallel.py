@@ -29,6 +29,7 @@ from turbofix.training.model import (
     Totals,
 )
 from turbofix.training.parallel.accelerated import accelerated
+from turbofix.training.parallel.counted import counted
 from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.paths import chosen_paths, made_where_missing
@@ -158,6 +159,7 @@ def _parallel(  # noqa: PLR0913
         decisions=(*found.decisions, *decisions(analysis, [record for _, record in records])),
         skips=tuple(skips(analysis, [record for _, record in records])),
         summed=summed,
+        counted=tuple(counted(analysis, [record for _, record in records])),
     )
 
 

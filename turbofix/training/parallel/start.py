@@ -74,7 +74,9 @@ def is_repeated(analysis: Analysis, setup: Site) -> bool:
     module = next(each for each in analysis.execution.modules.values() if each.path == setup.path)
     calls = [call for each in analysis.execution.modules.values() for call in every(ast.Call, each.tree)]
     for node in walk(module.tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(places.site(each, module) == setup for each in node.body):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
+            places.site(each, module) == setup for each in node.body
+        ):
             named = sum((dotted(each.func) or "").rpartition(".")[2] == node.name for each in calls)
             return bool(node.decorator_list) or named > 1
     return False
