@@ -298,6 +298,8 @@ class Ranks:
             self.after(last, f"if {self.word('world_size', first)} > 1 and {local} == 0:", barrier)
         for site in plan.loads:
             self.before(site, self.several(site), f"    {edit.name('torch.distributed.barrier', site)}()")
+        for site in plan.on_one_gpu:
+            edit.argument(site, "map_location", edit.quoted("cpu", site))
         for site in plan.fetched:
             self.after(site, self.several(site), f"    {edit.name('torch.distributed.barrier', site)}()")
         for site, text in plan.indexed:
