@@ -10,7 +10,7 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Copied, Divided, Parallel, Totals
 
-from ._definitions import AGREED, ANYWHERE, CALLED, EVERYWHERE, SHARD, SHARE
+from ._definitions import AGREED, ANYWHERE, CALLED, EVERYWHERE, SHARD, SHARE, WEIGHT
 from ._precision import requote
 
 _VARIABLES = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
@@ -215,10 +215,10 @@ class Ranks:
     def _help(self, at: Site, wanted: str, text: str, **words: str) -> str:
         """A definition at the head of a file, once: its name."""
         name, lines = self.edit.free_name(wanted, at), self.helpers.setdefault(at.path, [])
-        for each, of in (("rank", "rank"), ("world", "world_size")):
-            words |= {each: self.word(of, at)} if f"{{{each}}}" in text else {}
-        for each, of in (("broadcast", "broadcast_object_list"), ("gather", "all_gather_object")):
-            words |= {each: self.edit.name(f"torch.distributed.{of}", at)} if f"{{{each}}}" in text else {}
+        for each in ("rank", "world_size"):
+            words |= {each: self.word(each, at)} if f"{{{each}}}" in text else {}
+        for each in ("broadcast_object_list", "all_gather_object", "all_reduce"):
+            words |= {each: self.edit.name(f"torch.distributed.{each}", at)} if f"{{{each}}}" in text else {}
         if not any(re.match(rf"(def|class) {name}\b", each) for each in lines):
             lines += ["", *text.format(name=name, **words).rstrip().split("\n")]
         return name
@@ -259,6 +259,12 @@ class Ranks:
             else:
                 self.after(each.at, f"{each.name} = {each.name} * {world}  # gradients are averaged, not summed")
 
+    def weigh(self) -> None:
+        """Means over what counts in a batch, of which each process has another number."""
+        for each in self.plan.counted:
+            weight = self._help(each.call, "weight", WEIGHT)
+            self.edit.insert_after(each.call, f" * {weight}({each.target} != {each.left_out})")
+
     def agree(self) -> None:
         """What one process decides holds for all: numbers that are read may differ in their last digits."""
         for site in self.plan.decisions:
@@ -298,6 +304,8 @@ class Ranks:
             self.after(last, f"if {self.word('world_size', first)} > 1 and {local} == 0:", barrier)
         for site in plan.loads:
             self.before(site, self.several(site), f"    {edit.name('torch.distributed.barrier', site)}()")
+        for site in plan.on_one_gpu:
+            edit.argument(site, "map_location", edit.quoted("cpu", site))
         for site in plan.fetched:
             self.after(site, self.several(site), f"    {edit.name('torch.distributed.barrier', site)}()")
         for site, text in plan.indexed:

@@ -115,6 +115,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     ranks.share_data()
     ranks.add_up()
     ranks.scale_sums()
+    ranks.weigh()
     ranks.agree()
     ranks.do_once()
     ranks.set_up()

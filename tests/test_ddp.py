@@ -37,6 +37,7 @@ SCRIPTS = (
     "resume",
     "stream",
     "copies",
+    "padded",
     "accelerated",
     "methods",
 )

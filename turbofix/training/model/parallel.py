@@ -116,6 +116,15 @@ class Summed:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """A loss that is a mean over the ``target`` that is not ``left_out``: its call, and both as they are written."""
+
+    call: Site
+    target: str
+    left_out: str
+
+
+@dataclass(frozen=True)
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
@@ -123,14 +132,15 @@ class Parallel:
     each file, and what follows it. ``once`` are runs of statements (first and last) that one process alone executes;
     ``opened`` the names of files that are written, ``writers`` calls that make a writer of logs, ``disabled`` those
     that begin a tracker's run, ``bars`` progress bars, ``contexts`` those that log while a block runs. ``downloads``
-    are statements that fetch data, ``loads`` those that read what was saved before, ``fetched`` those in which one
-    process writes what all read then. ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes``
-    are other reads of a batch's size in steps. ``unseeded`` are the generators that nobody seeds, ``apart`` those of
-    which each process has its own in steps; ``decisions`` are expressions that decide over the rest of the training,
-    ``skips`` those of a step that leave something out, each with whether one process that finds it so is enough.
-    ``summed`` are losses at a backward pass that are sums over a batch. ``loggers`` are the libraries by which it logs
-    messages. ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are
-    then saved or loaded.
+    are statements that fetch data, ``loads`` those that read what was saved before, ``on_one_gpu`` calls that read it
+    to one GPU, ``fetched`` those in which one process writes what all read then. ``indexed`` are literals that name one
+    GPU, each with what it becomes. ``sizes`` are other reads of a batch's size in steps. ``unseeded`` are the
+    generators that nobody seeds, ``apart`` those of which each process has its own in steps; ``decisions`` are
+    expressions that decide over the rest of the training, ``skips`` those of a step that leave something out, each with
+    whether one process that finds it so is enough. ``summed`` are losses at a backward pass that are sums over a batch,
+    ``counted`` those that are means over what counts in one. ``loggers`` are the libraries by which it logs messages.
+    ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then saved or
+    loaded.
     """
 
     setup: Site
@@ -149,6 +159,7 @@ class Parallel:
     contexts: tuple[Site, ...] = ()
     downloads: tuple[tuple[Site, Site], ...] = ()
     loads: tuple[Site, ...] = ()
+    on_one_gpu: tuple[Site, ...] = ()
     fetched: tuple[Site, ...] = ()
     indexed: tuple[tuple[Site, str], ...] = ()
     sizes: tuple[Site, ...] = ()
@@ -157,6 +168,7 @@ class Parallel:
     decisions: tuple[Site, ...] = ()
     skips: tuple[tuple[Site, bool], ...] = ()
     summed: tuple[Summed, ...] = ()
+    counted: tuple[Counted, ...] = ()
     owner: Site | None = None
     unwraps: tuple[Site, ...] = ()
     loggers: tuple[str, ...] = ()

@@ -6,7 +6,6 @@ import ast
 import itertools
 from collections.abc import Iterable, Iterator
 
-from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.library.tables import BARS, NAMES
@@ -14,9 +13,10 @@ from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, stored
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS, Places
+from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.parallel.paths import in_front_of_tests, is_numbering
+from turbofix.training.parallel.ways import on_the_way
 from turbofix.training.parallel.wrapping import NotWrapped
 
 _BARS = BARS | NAMES["progress"]
@@ -47,7 +47,7 @@ class Once:
         self.bars: list[Site] = []
         self.contexts: list[Site] = []
         self.fetching: list[tuple[ast.stmt, ModuleFile]] = []
-        scopes = _on_the_way(analysis)
+        scopes = on_the_way(analysis)
         for module in self.modules:
             for call in every(ast.Call, module.tree):
                 scope = self.places.scope(call, module)
@@ -177,7 +177,7 @@ class Once:
     def loads(self, saves: Iterable[ast.AST]) -> Iterator[Site]:
         """The statements that read a file behind those that may have written it."""
         written = {id(each) for each in saves}
-        here = _on_the_way(self.analysis)
+        here = on_the_way(self.analysis)
         order = [each.order for each in self.analysis.facts.of("save") if id(each.node) in written]
         for event in self.analysis.facts.of("load"):
             beside = id(self.places.scope(event.node, event.module)) in here
@@ -185,41 +185,6 @@ class Once:
                 statement = self.places.statement(event.node, event.module)
                 if statement is not None:
                     yield self.places.site(in_front_of_tests(self.places, statement, event.module), event.module)
-
-
-def _on_the_way(analysis: Analysis) -> set[int]:
-    """The functions and files that run beside the training, not in the other branch of a test."""
-    places = analysis.facts.places
-    trained = [analysis.facts.frames(each) for each in analysis.facts.of("backward")]
-    found: set[int] = set()
-    for frames in map(analysis.facts.frames, analysis.facts.levels()):
-        if not all(_is_instead(places, frames, each) for each in trained):
-            found.update(id(frame.scope) for frame in frames)
-    return found
-
-
-def _is_instead(places: Places, frames: tuple[Frame, ...], others: tuple[Frame, ...]) -> bool:
-    """Whether one of two ways is taken where the other is not."""
-    for frame, other in zip(frames, others, strict=False):
-        if frame.scope is not other.scope:
-            return False
-        if frame.anchor is other.anchor:
-            continue
-        here, there = (_branches(places, each, frame.module) for each in (frame.anchor, other.anchor))
-        return any(each in there and there[each] != branch for each, branch in here.items())
-    return False
-
-
-def _branches(places: Places, node: ast.AST, module: ModuleFile) -> dict[ast.If, bool]:
-    """The tests in a function that something is under, each with whether it is in the other branch."""
-    found: dict[ast.If, bool] = {}
-    for above in places.ancestors(node, module):
-        if isinstance(above, (*FUNCTIONS, ast.Module)):
-            break
-        if isinstance(above, ast.If) and node is not above.test:
-            found[above] = node in above.orelse
-        node = above
-    return found
 
 
 def _is_of_each(scope: ast.AST) -> bool:

@@ -29,9 +29,11 @@ from turbofix.training.model import (
     Totals,
 )
 from turbofix.training.parallel.accelerated import accelerated
+from turbofix.training.parallel.counted import counted
 from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.paths import chosen_paths, made_where_missing
+from turbofix.training.parallel.restored import read_to_one_gpu
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read, value_of
 from turbofix.training.parallel.skips import skips
 from turbofix.training.parallel.start import beginning, is_repeated
@@ -112,6 +114,7 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         repeated=is_repeated(analysis, setup),
         loads=tuple(dict.fromkeys(once.loads(saves))),
         decisions=tuple(dict.fromkeys((*chosen_paths(analysis, modules), *(test for test, _ in missing)))),
+        on_one_gpu=tuple(dict.fromkeys(read_to_one_gpu(analysis))),
         fetched=tuple(statement for _, statement in missing),
         indexed=tuple(_indexed(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
@@ -158,6 +161,7 @@ def _parallel(  # noqa: PLR0913
         decisions=(*found.decisions, *decisions(analysis, [record for _, record in records])),
         skips=tuple(skips(analysis, [record for _, record in records])),
         summed=summed,
+        counted=tuple(counted(analysis, [record for _, record in records])),
     )
 
 
