@@ -10,11 +10,15 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Copied, Parallel, Totals
 
-from ._definitions import AGREED, ANYWHERE
+from ._definitions import AGREED, ANYWHERE, CALLED, EVERYWHERE, WEIGHT
 from ._precision import requote
 
 _VARIABLES = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
-_NUMPY = ("numpy.random.seed", " % 2**32")
+_SEEDS = {
+    "torch": ("torch.manual_seed", ""),
+    "random": ("random.seed", ""),
+    "numpy": ("numpy.random.seed", " % 2**32"),
+}
 _PLAIN = re.compile(r"[\w.]+(\[[^][]*\])*|[\w.]+\([^()]*\)")
 
 
@@ -72,11 +76,7 @@ class Ranks:
     def wrap_models(self) -> None:
         """The wrapped models beside the models, and the calls that take them; random numbers of their own before."""
         edit, plan = self.edit, self.plan
-        seeds = bool(plan.loaders) and not plan.drawn and not any(each.stream for each in plan.loaders)
-        own: list[str] = []
-        if seeds:
-            seed = f"{edit.name('torch.initial_seed', plan.loop)}() + {self.word('rank', plan.loop)}"
-            own = [f"    {edit.name('torch.manual_seed', plan.loop)}({seed})  # dropout and augmentation of its own"]
+        own = self._own_seeds() if plan.apart else []
         done: set[tuple[Site, str]] = set()
         for model in plan.models:
             at = model.at
@@ -84,12 +84,13 @@ class Ranks:
                 continue
             done.add((at, model.becomes))
             ddp = edit.name("torch.nn.parallel.DistributedDataParallel", at)
-            lines = [f"{model.becomes} = {model.text}", self.several(at)]
+            called = self._called(at, model.text, model.method) if model.method else model.text
+            lines = [f"{model.becomes} = {called}", self.several(at)]
             if at == plan.loop and not model.behind:
                 lines, own = [*lines, *own], []
-            given = model.text
+            given = model.becomes if model.method else model.text
             if model.normed:
-                lines += [f"    if {edit.name('torch.cuda.is_available', at)}():"]
+                lines += [f"    if next({model.text}.parameters()).is_cuda:"]
                 lines += [f"        {edit.name('torch.nn.SyncBatchNorm', at)}.convert_sync_batchnorm({model.text})"]
                 given += ", broadcast_buffers=False"  # they are the same in all
             given += ", find_unused_parameters=True" if model.idle else ""
@@ -100,7 +101,7 @@ class Ranks:
                 self.before(at, *lines)
             for site, text in model.uses:
                 edit.replace(site, text)
-            self._unwrap(model.unwraps)
+            self._unwrap(model.unwraps, ".model" if model.method else "")
         if plan.owner is not None:
             told = edit.name("accelerate.utils.DataLoaderConfiguration", plan.owner, "accelerate.utils")
             edit.argument(plan.owner, "dataloader_config", f"{told}(split_batches=True)")
@@ -110,10 +111,25 @@ class Ranks:
         for each in plan.copied:
             self._replace_copies(each)
 
-    def _unwrap(self, sites: Iterable[Site]) -> None:
+    def _own_seeds(self) -> list[str]:
+        """The lines by which each process draws its own numbers."""
+        edit, at = self.edit, self.plan.loop
+        seed = f"{edit.name('torch.initial_seed', at)}()"
+        first = f"{edit.name('torch.manual_seed', at)}({seed} + {self.word('rank', at)})"
+        lines = [f"    {first}  # dropout and augmentation of its own"]
+        for name, rest in (_SEEDS[each] for each in self.plan.apart if each != "torch"):
+            lines += [f"    {edit.name(name, at)}({seed}{rest})"]
+        return lines
+
+    def _called(self, at: Site, model: str, method: str) -> str:
+        """A model, in what is called in place of one of its methods."""
+        name = self.help(at, "Called", CALLED, base=self.edit.name("torch.nn.Module", at))
+        return f"{name}({model}, {self.edit.quoted(method, at)})"
+
+    def _unwrap(self, sites: Iterable[Site], inner: str = "") -> None:
         for site in sites:
             text, module = self.edit.text(site), self.edit.quoted("module", site)
-            self.edit.replace(site, f"getattr({text}, {module}, {text})")
+            self.edit.replace(site, f"getattr({text}, {module}, {text}){inner}")
 
     def _replace_copies(self, copied: Copied) -> None:
         edit, at, world = self.edit, copied.call, self.word("world_size", copied.call)
@@ -135,10 +151,10 @@ class Ranks:
     def help(self, at: Site, wanted: str, text: str, **words: str) -> str:
         """A definition at the head of a file, once: its name."""
         name, lines = self.edit.free_name(wanted, at), self.helpers.setdefault(at.path, [])
-        for each, of in (("rank", "rank"), ("world", "world_size")):
-            words |= {each: self.word(of, at)} if f"{{{each}}}" in text else {}
-        for each, of in (("broadcast", "broadcast_object_list"), ("gather", "all_gather_object")):
-            words |= {each: self.edit.name(f"torch.distributed.{of}", at)} if f"{{{each}}}" in text else {}
+        for each in ("rank", "world_size"):
+            words |= {each: self.word(each, at)} if f"{{{each}}}" in text else {}
+        for each in ("broadcast_object_list", "all_gather_object", "all_reduce"):
+            words |= {each: self.edit.name(f"torch.distributed.{each}", at)} if f"{{{each}}}" in text else {}
         if not any(re.match(rf"(def|class) {name}\b", each) for each in lines):
             lines += ["", *text.format(name=name, **words).rstrip().split("\n")]
         return name
@@ -179,12 +195,19 @@ class Ranks:
             else:
                 self.after(each.at, f"{each.name} = {each.name} * {world}  # gradients are averaged, not summed")
 
+    def weigh(self) -> None:
+        """Means over what counts in a batch, of which each process has another number."""
+        for each in self.plan.counted:
+            weight = self.help(each.call, "weight", WEIGHT)
+            self.edit.insert_after(each.call, f" * {weight}({each.target} != {each.left_out})")
+
     def agree(self) -> None:
         """What one process decides holds for all: numbers that are read may differ in their last digits."""
         for site in self.plan.decisions:
             self.edit.replace(site, f"{self.help(site, 'agreed', AGREED)}({self.edit.text(site)})")
-        for site in self.plan.skips:
-            self.edit.replace(site, f"{self.help(site, 'anywhere', ANYWHERE)}({self.edit.text(site)})")
+        for site, one in self.plan.skips:
+            name = self.help(site, "anywhere", ANYWHERE) if one else self.help(site, "everywhere", EVERYWHERE)
+            self.edit.replace(site, f"{name}({self.edit.text(site)})")
 
     # --- what one does for all
 
@@ -204,6 +227,9 @@ class Ranks:
             old = edit.call(site).value("mode")
             off = edit.quoted("disabled", site)
             edit.argument(site, "mode", f"{old} if {self.word('rank', site)} == 0 else {off}")
+        for site in plan.contexts:
+            others = f"{edit.name('contextlib.nullcontext', site)}()"
+            edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else {others}")
         for site in plan.bars:
             old, others = edit.call(site).value("disable"), f"{self.word('rank', site)} > 0"
             edit.argument(site, "disable", others if old in (None, "False") else f"{old} or {others}")
@@ -214,6 +240,8 @@ class Ranks:
             self.after(last, f"if {self.word('world_size', first)} > 1 and {local} == 0:", barrier)
         for site in plan.loads:
             self.before(site, self.several(site), f"    {edit.name('torch.distributed.barrier', site)}()")
+        for site in plan.on_one_gpu:
+            edit.argument(site, "map_location", edit.quoted("cpu", site))
         for site in plan.fetched:
             self.after(site, self.several(site), f"    {edit.name('torch.distributed.barrier', site)}()")
         for site, text in plan.indexed:
@@ -229,15 +257,20 @@ class Ranks:
         lines += [f"if {self.word('rank', at)} > 0:"]
         null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
         lines += [f"    {edit.name('sys.stdout', at)} = {null}  # one process prints"]
-        if plan.logs:
+        if "logging" in plan.loggers:
             lines += [f"    {edit.name('logging.disable', at)}({edit.name('logging.WARNING', at)})"]
+        if "loguru" in plan.loggers:
+            lines += [f"    {edit.name('loguru.logger', at)}.remove()"]
         self._write(lines)
 
     def _start(self) -> list[str]:
         """The lines that start the group of processes."""
         edit, plan, at = self.edit, self.plan, self.plan.setup
         there = f"{edit.name('torch.cuda.is_available', at)}()"
-        lines = [self.several(at), f"    if {there}:"]
+        several = self.several(at)
+        if plan.repeated:
+            several = f"{several[:-1]} and not {edit.name('torch.distributed.is_initialized', at)}():"
+        lines = [several, f"    if {there}:"]
         lines += [f"        {edit.name('torch.cuda.set_device', at)}({self.word('local_rank', at)})"]
         start = edit.name("torch.distributed.init_process_group", at)
         lines += [f"    {start}()"]
@@ -247,8 +280,7 @@ class Ranks:
             seed, share = edit.free_name("seed", at), edit.name("torch.distributed.broadcast_object_list", at)
             lines += [f"    {seed} = [{edit.name('torch.initial_seed', at)}()]"]
             lines += [f"    {share}({seed})  # what draws numbers draws the same ones in all"]
-        seeds = {"torch": ("torch.manual_seed", ""), "random": ("random.seed", ""), "numpy": _NUMPY}
-        for name, rest in (seeds[each] for each in plan.unseeded):
+        for name, rest in (_SEEDS[each] for each in plan.unseeded):
             lines += [f"    {edit.name(name, at)}({seed}[0]{rest})"]
         return lines
 

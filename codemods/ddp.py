@@ -36,13 +36,13 @@ Use instead
     all processes together is the script's, so that its learning rate holds. One process prints, saves, logs and fetches
     data first; sums over an epoch are those of all. Each process evaluates on all of the data. A sampler of the
     script's own chooses in the first process, and each takes its part. Batch normalisation counts over all processes,
-    by ``SyncBatchNorm``, on GPUs.
+    by ``SyncBatchNorm``, on GPUs. For ``model.loss(x)`` a small module is wrapped whose call is that method.
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused for samplers
     without an end, loaders of training and evaluation that nothing tells apart, a loader of the training that is gone
-    through for something else, batches that are cut along another dimension than the first, models that are called by
-    another method, sums of losses beside means, losses over pairs of samples, a state that goes from step to step,
+    through for something else, batches that are cut along another dimension than the first, models that steps call by
+    several methods, sums of losses beside means, losses over pairs of samples, a state that goes from step to step,
     agents in an environment, sets of texts that are gone through in an order which differs between processes, and
     notebooks.
 
@@ -118,6 +118,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     share_data(ranks)
     ranks.add_up()
     ranks.scale_sums()
+    ranks.weigh()
     ranks.agree()
     ranks.do_once()
     ranks.set_up()

@@ -9,21 +9,36 @@ from dataclasses import replace
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord
-from turbofix.domain.values import Const, Made, members
+from turbofix.domain.values import Bound, Const, Function, Made, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
-from turbofix.training.model import Evaluation, Loader, Model, Owner, Parallel, Script, Step, Summed, Totals
+from turbofix.training.model import (
+    Divided,
+    Drawn,
+    Evaluation,
+    Loader,
+    Model,
+    Owner,
+    Parallel,
+    Script,
+    Step,
+    Summed,
+    Totals,
+)
 from turbofix.training.parallel.accelerated import accelerated
-from turbofix.training.parallel.decisions import decisions, skips
+from turbofix.training.parallel.counted import counted
+from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.paths import chosen_paths, made_where_missing
 from turbofix.training.parallel.phases import other_phase
 from turbofix.training.parallel.reading import lengths, read_by_steps, reads, refuse_other_reads
-from turbofix.training.parallel.sharing import divided, drawn, share_test, sizes_read
-from turbofix.training.parallel.start import beginning
+from turbofix.training.parallel.restored import read_to_one_gpu
+from turbofix.training.parallel.sharing import divided, drawn, share_test, sizes_read, value_of
+from turbofix.training.parallel.skips import skips
+from turbofix.training.parallel.start import beginning, is_repeated
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, is_synchronised, wrapped
 from turbofix.training.steps.acts import loss_expression
@@ -40,9 +55,14 @@ _COMPARED = regex(
 
 _SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy": ("numpy.random.seed",)}
 _DRAWING = {
-    "numpy": regex(r"\b(np|numpy)\.random\.|train_test_split|KFold|resample\("),
-    "random": regex(r"\brandom\.(random|shuffle|sample|choices?|randint|uniform|randrange|gauss)\("),
+    "numpy": regex(r"\b(np|numpy)\.random\.(?!seed\()"),
+    "random": regex(r"(?<![\w.])random\.(random|shuffle|sample|choices?|randint|uniform|randrange|gauss)\("),
 }
+_SPLITTING = regex(r"train_test_split|KFold|resample\(")
+"""What draws from NumPy's generator out of sight."""
+
+_OF_TORCH = regex(r"torch\.(rand|randn|randint|randperm|multinomial|bernoulli|normal)(_like)?")
+_LOGGERS = {name: regex(rf"(?m)^\s*(import|from) {name}\b") for name in ("logging", "loguru")}
 _SEEDING_ALL = ("seed", "seed_everything", "set_seed")
 
 
@@ -91,13 +111,16 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         writers=tuple(once.writers),
         disabled=tuple(once.disabled),
         bars=tuple(once.bars),
+        contexts=tuple(once.contexts),
         downloads=once.downloads(),
+        repeated=is_repeated(analysis, setup),
         loads=tuple(dict.fromkeys(once.loads(saves))),
         decisions=tuple(dict.fromkeys((*chosen_paths(analysis, modules), *(test for test, _ in missing)))),
+        on_one_gpu=tuple(dict.fromkeys(read_to_one_gpu(analysis))),
         fetched=tuple(statement for _, statement in missing),
         indexed=tuple(_indexed(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
-        logs=any("logging" in module.text for module in modules),
+        loggers=tuple(name for name, pattern in _LOGGERS.items() if any(pattern.search(each.text) for each in modules)),
     )
 
 
@@ -127,21 +150,44 @@ def _parallel(  # noqa: PLR0913
     summed = tuple(dict.fromkeys(_summed(analysis, [record for _, record in records])))
     whole_loop = facts.loops(facts.of("backward")[0])[0]
     shared = tuple(each for each in loaders if each.site in {one.loader for one in data})
+    by_hand = tuple(drawn(analysis, records))
     return replace(
         found,
         loop=places.site(whole_loop.node, whole_loop.module),
         models=whole,
         copied=copies,
         loaders=data,
-        drawn=tuple(drawn(analysis, records)),
-        totals=tuple(_counted(analysis, [record for _, record in records], summed, read))
+        drawn=by_hand,
+        apart=tuple(_apart(analysis, whole_loop, data, by_hand)),
+        totals=tuple(_added_up(analysis, [record for _, record in records], summed, read))
         + tuple(_evaluated(analysis, evaluations, read)),
         sizes=tuple(dict.fromkeys(sizes_read(analysis, shared, [record for _, record in records]))),
         decisions=(*found.decisions, *decisions(analysis, [record for _, record in records])),
         skips=tuple(skips(analysis, [record for _, record in records])),
         summed=summed,
         lengths=tuple(dict.fromkeys(lengths(analysis, read))),
+        counted=tuple(counted(analysis, [record for _, record in records])),
     )
+
+
+def _apart(
+    analysis: Analysis, loop: LoopRecord, data: tuple[Divided, ...], by_hand: tuple[Drawn, ...]
+) -> Iterator[str]:
+    """The generators from which each process is to draw numbers of its own: none by which batches are chosen."""
+    if any(each.stream for each in data):
+        return
+    calls = {id(event.node) for event in analysis.facts.of("forward")}
+    chosen = [
+        event
+        for event in (analysis.facts.events_in(loop.node) if by_hand else ())
+        if event.kind in ("call", "make") and _OF_TORCH.fullmatch(event.name)
+        if not any(id(frame.call) in calls for frame in analysis.facts.frames(event))
+    ]
+    if not chosen:
+        yield "torch"
+        for name, pattern in _DRAWING.items() if not by_hand else ():
+            if any(pattern.search(module.text) for module in analysis.execution.modules.values()):
+                yield name
 
 
 def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Summed]:
@@ -153,8 +199,11 @@ def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Summed]:
         sums = [event for event in asked if _reduction(event) == "sum"]
         means = [event for event in asked if event.kind == "criterion" and _reduction(event) != "sum"]
         backward = [event for event in inside if event.kind == "backward"]
-        by_hand = [event for event in backward if _is_sum(_value(_written(analysis, event))) and not means]
-        if not (sums or by_hand) or any(map(_is_shared_out, walk(record.node))):
+        by_hand = [event for event in backward if not means and _is_sum(analysis, *_value(analysis, event))]
+        around = {frame.scope for event in sums for frame in facts.frames_within(event, record.node)[1:]}
+        if not (sums or by_hand) or any(
+            _is_shared_out(each) for holder in (record.node, *around) for each in walk(holder)
+        ):
             continue
         if sums and means:
             why = "a loss is a sum over the batch, and another one a mean: divide the sum by the batch's size"
@@ -168,31 +217,51 @@ def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Summed]:
 
 def _written(analysis: Analysis, event: Event) -> ast.expr | ast.Assign | None:
     """Where a loss at a backward pass is set last, in its function; or the loss, if it has no name."""
-    loss, places = loss_expression(analysis, event), analysis.facts.places
-    if not isinstance(loss, ast.Name):
-        return loss
-    owner = analysis.facts.bindings.owner(loss.id, loss, event.module)
-    writes = [each for each in analysis.facts.bindings.writes(owner, loss.id) if isinstance(each, ast.Assign)]
-    before = [each for each in writes if each.lineno <= loss.lineno and places.scope(each, event.module) is owner]
-    return before[-1] if before else None
+    loss = loss_expression(analysis, event)
+    return _set_last(analysis, loss, event.module) if isinstance(loss, ast.Name) else loss
 
 
-def _value(written: ast.expr | ast.Assign | None) -> ast.expr | None:
-    return written.value if isinstance(written, ast.Assign) else written
+def _set_last(analysis: Analysis, name: ast.Name, module: ModuleFile) -> ast.Assign | None:
+    """The statement in front of a name that sets it last, in its function."""
+    owner, places = analysis.facts.bindings.owner(name.id, name, module), analysis.facts.places
+    writes = [each for each in analysis.facts.bindings.writes(owner, name.id) if isinstance(each, ast.Assign)]
+    before = [each for each in writes if each.lineno <= name.lineno and name not in walk(each)]
+    return next((each for each in reversed(before) if places.scope(each, module) is owner), None)
 
 
-def _is_sum(node: ast.expr | None) -> bool:
-    """Whether an expression sums up a whole tensor, or is made of such sums."""
-    if isinstance(node, ast.UnaryOp):
-        return _is_sum(node.operand)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        return _is_sum(node.left) and _is_sum(node.right)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return _is_sum(node.left) or _is_sum(node.right)
-    named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sum"
-    if not named or not isinstance(node, ast.Call) or node.keywords:
+def _value(analysis: Analysis, event: Event) -> tuple[ast.expr | None, ModuleFile]:
+    """What a loss at a backward pass was set to."""
+    written = _written(analysis, event)
+    return (written.value if isinstance(written, ast.Assign) else written), event.module
+
+
+def _is_sum(analysis: Analysis, node: ast.expr | None, module: ModuleFile, depth: int = 8) -> bool:
+    """Whether an expression sums up a whole tensor, or is made of such sums, here or in functions that it calls."""
+
+    def of(part: ast.expr) -> bool:
+        return _is_sum(analysis, part, module, depth - 1)
+
+    if depth == 0:
         return False
-    return len(node.args) == (1 if dotted(node.func) == "torch.sum" else 0)
+    if isinstance(node, ast.Name):
+        setting = _set_last(analysis, node, module)
+        return setting is not None and isinstance(setting.targets[0], ast.Name) and of(setting.value)
+    if isinstance(node, ast.UnaryOp):
+        return of(node.operand)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        return of(node.left) and of(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return of(node.left) or of(node.right)
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "sum":
+        return not node.keywords and len(node.args) == (1 if dotted(node.func) == "torch.sum" else 0)
+    called = [
+        each.function if isinstance(each, Bound) else each for each in members(value_of(analysis, node.func, module))
+    ]
+    own = [each for each in called if isinstance(each, Function) and isinstance(each.node, ast.FunctionDef)]
+    returns = [(one.value, each.module) for each in own for one in walk(each.node) if isinstance(one, ast.Return)]
+    return bool(returns) and all(_is_sum(analysis, value, place, depth - 1) for value, place in returns)
 
 
 def _reduction(event: Event) -> object:
@@ -209,7 +278,7 @@ def _is_shared_out(node: ast.AST) -> bool:
     return divides and _COUNTED.search(ast.unparse(node.right)) is not None  # type: ignore[attr-defined]
 
 
-def _counted(
+def _added_up(
     analysis: Analysis, records: list[LoopRecord], summed: tuple[Summed, ...], read: set[Made]
 ) -> Iterator[Totals]:
     """What loops count on loaders that are shared out, where these are what they read."""
@@ -228,7 +297,7 @@ def _evaluated(analysis: Analysis, evaluations: tuple[Evaluation, ...], read: se
             if shared and not (
                 isinstance(record.node, ast.For) and other_phase(analysis, record.node.iter, record.module)
             ):
-                found = next(_counted(analysis, [record], (), read), None)
+                found = next(_added_up(analysis, [record], (), read), None)
                 if found is None:
                     why = "it evaluates on a loader whose batches are shared out: give the evaluation one of its own"
                     raise NotWrapped(why, evaluation.loop.site)
@@ -299,6 +368,7 @@ def _unseeded(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[str]:
         return
     for name, seeds in _SEEDING.items():
         spoken = name == "torch" or any(_DRAWING[name].search(text) for text in texts)
+        spoken = spoken or (name == "numpy" and any(_SPLITTING.search(text) for text in texts))
         seeded = any(each in called for each in seeds) or any(
             f"{'np' if name == 'numpy' else name}.{'random.seed' if name == 'numpy' else seeds[0].partition('.')[2]}("
             in text
