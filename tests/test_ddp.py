@@ -541,6 +541,20 @@ def test_of_phases_that_of_the_training_is_shared_out(
     assert launcher.run(small).out[0].splitlines() == ["train 16", "val 16"] * 3
 
 
+def test_a_pass_over_batches_that_a_sampler_of_its_own_puts_together_is_told_by_these(
+    small: Path, launcher: ranks.Server
+) -> None:
+    chosen = "torch.utils.data.BatchSampler(range(16), 4, False)"
+    other = f"loader = DataLoader(TensorDataset(x, x.sum(1)), batch_sampler={chosen})\n"
+    other += "other = DataLoader(TensorDataset(x, x.sum(1)), batch_size=3)\n"
+    text = SMALL[: SMALL.index("for epoch")].replace(LOADER, other) + ONE_PASS
+    small.write_text(text.format(count=16, size=4))
+    new = rewritten(small)
+    assert 'if world_size > 1 and hasattr(loader.batch_sampler, "num_replicas"):' in new
+    small.write_text(new)
+    assert launcher.run(small).out[0].splitlines() == ["16 16"] * 3
+
+
 def test_phases_whose_loaders_are_not_followed_are_refused(small: Path) -> None:
     kept = 'phase in ("train", "val")', "loaders[phase if epoch else 'train']", '== "train"'
     small.write_text(IN_PHASES.format(count=16, size=4, phases=kept[0], batches=kept[1], test=kept[2]))

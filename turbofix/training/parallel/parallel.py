@@ -159,8 +159,8 @@ def _parallel(  # noqa: PLR0913
         loaders=data,
         drawn=by_hand,
         apart=tuple(_apart(analysis, whole_loop, data, by_hand)),
-        totals=tuple(_added_up(analysis, [record for _, record in records], summed, read))
-        + tuple(_evaluated(analysis, evaluations, read)),
+        totals=tuple(_added_up(analysis, [record for _, record in records], summed, read, data))
+        + tuple(_evaluated(analysis, evaluations, read, data)),
         sizes=tuple(dict.fromkeys(sizes_read(analysis, shared, [record for _, record in records]))),
         decisions=(*found.decisions, *decisions(analysis, [record for _, record in records])),
         skips=tuple(skips(analysis, [record for _, record in records])),
@@ -279,16 +279,22 @@ def _is_shared_out(node: ast.AST) -> bool:
 
 
 def _added_up(
-    analysis: Analysis, records: list[LoopRecord], summed: tuple[Summed, ...], read: set[Made]
+    analysis: Analysis,
+    records: list[LoopRecord],
+    summed: tuple[Summed, ...],
+    read: set[Made],
+    data: tuple[Divided, ...],
 ) -> Iterator[Totals]:
     """What loops count on loaders that are shared out, where these are what they read."""
     for record in records:
         found = totals(analysis, record, summed)
         if found is not None:
-            yield replace(found, only=share_test(analysis, record, read))
+            yield replace(found, only=share_test(analysis, record, read, data))
 
 
-def _evaluated(analysis: Analysis, evaluations: tuple[Evaluation, ...], read: set[Made]) -> Iterator[Totals]:
+def _evaluated(
+    analysis: Analysis, evaluations: tuple[Evaluation, ...], read: set[Made], data: tuple[Divided, ...]
+) -> Iterator[Totals]:
     """What evaluations count on loaders that are shared out. Raises NotWrapped where that was not followed."""
     places = analysis.facts.places
     for evaluation in evaluations:
@@ -297,7 +303,7 @@ def _evaluated(analysis: Analysis, evaluations: tuple[Evaluation, ...], read: se
             if shared and not (
                 isinstance(record.node, ast.For) and other_phase(analysis, record.node.iter, record.module)
             ):
-                found = next(_added_up(analysis, [record], (), read), None)
+                found = next(_added_up(analysis, [record], (), read, data), None)
                 if found is None:
                     why = "it evaluates on a loader whose batches are shared out: give the evaluation one of its own"
                     raise NotWrapped(why, evaluation.loop.site)

@@ -180,6 +180,6 @@ def is_mixed(record: LoopRecord, read: set[Made]) -> bool:
     return reads(record, read) and not read.issuperset(loaders_in(record.iterated))
 
 
-def shares_seen(text: str) -> str:
+def shares_seen(text: str, *, batches: bool = False) -> str:
     """The test of whether a loader is one that is shared out, where it runs: torch's own samplers have no epochs."""
-    return f'hasattr({text}.sampler, "set_epoch")'
+    return f'hasattr({text}.batch_sampler, "num_replicas")' if batches else f'hasattr({text}.sampler, "set_epoch")'

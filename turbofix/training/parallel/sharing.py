@@ -16,7 +16,7 @@ from turbofix.source.names import dotted, loaded, loads, parameters, stored, tar
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
-from turbofix.training.data.loaders import loader_sites
+from turbofix.training.data.loaders import loader_sites, loaders_in
 from turbofix.training.model import Argument, Divided, Drawn, Loader, Pass, Step
 from turbofix.training.parallel.phases import phases
 from turbofix.training.parallel.reading import is_mixed, shares_seen, told_by, unfit_sampler
@@ -69,8 +69,6 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: 
     stream = loader.dataset.kind == "iterable"
     if not passes and not stream and not chosen:
         raise NotWrapped("where it is read was not followed, and each epoch would have the same order", site)
-    if (stream or batches) and any(each.only for each in passes):
-        raise NotWrapped("one loop reads it and loaders of evaluations, and it does not tell which it is", site)
     return Divided(
         site,
         dataset.site,
@@ -143,17 +141,20 @@ def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: s
             yield own if own.epoch is not None else _in_caller(analysis, named, statement, module) or own
 
 
-def share_test(analysis: Analysis, record: LoopRecord, read: set[Made]) -> str:
+def share_test(analysis: Analysis, record: LoopRecord, read: set[Made], data: tuple[Divided, ...]) -> str:
     """The test of whether a loop goes over a share; "" where it always does. Raises NotWrapped."""
     phase = phases(analysis).get(record.node)
     if phase is not None:
         return phase.only
     if not is_mixed(record, read) or isinstance(record.node, ast.While):
         return ""
+    sites = {analysis.facts.origin_site(each.origin) for each in loaders_in(record.iterated)}
+    shared = [each for each in data if each.loader in sites]
+    alike = len({each.batches for each in shared}) == 1 and not any(each.stream for each in shared)
     for each in _names(analysis, record.node.iter, record.module):
-        if loader_sites(analysis, value_of(analysis, each, record.module)):
-            return shares_seen(ast.unparse(each))
-    why = "it also goes over loaders that stay whole, and what it calls them was not followed"
+        if alike and loader_sites(analysis, value_of(analysis, each, record.module)):
+            return shares_seen(ast.unparse(each), batches=shared[0].batches)
+    why = "it also goes over loaders that stay whole, and which it goes over was not followed"
     raise NotWrapped(why, analysis.facts.places.site(record.node, record.module))
 
 
