@@ -374,6 +374,9 @@ def test_what_no_process_decides_or_makes_for_itself(small: Path) -> None:
     assert "        if everywhere(loss > 0):" in becomes(only)
     dated = ("folder = next_folder()", 'folder = os.path.join("runs", time.strftime("%H%M%S"))')
     assert 'folder = agreed(os.path.join("runs", time.strftime("%H%M%S")))' in becomes(dated)
+    keeping = "class Keeping:\n    def __init__(self, folder):\n        self.folder = folder\n\n\nclass Stopping"
+    kept_by = ("folder = next_folder()", 'folder = Keeping(time.strftime("runs/%H%M%S")).folder')
+    assert "agreed(Keeping" not in becomes(("class Stopping", keeping), kept_by)
     again = ("    main()\n", "    main()\n    main()\n")
     assert "if world_size > 1 and not torch.distributed.is_initialized():" in becomes(again)
     tracked = (
@@ -389,6 +392,7 @@ def test_what_no_process_decides_or_makes_for_itself(small: Path) -> None:
         model.load_state_dict(torch.load("best.pt"))""",
     )
     assert '        torch.distributed.barrier()\n    if os.path.exists("best.pt"):' in becomes(best)
+    assert 'torch.load("best.pt", map_location="cpu")' in becomes(best)
     kept = (
         "    stopping = Stopping()",
         """\

@@ -43,12 +43,9 @@ def chosen_paths(analysis: Analysis, modules: Iterable[ModuleFile]) -> Iterator[
 
 def _is_of_clock(node: ast.expr) -> bool:
     """Whether a text is made of the time, and of nothing that has to be made in each process."""
-    calls = [
-        (dotted(each.func) or ast.unparse(each.func)).rpartition(".")[2]
-        for each in walk(node)
-        if isinstance(each, ast.Call)
-    ]
-    return _CLOCK.search(ast.unparse(node)) is not None and all(map(_OF_TEXT.fullmatch, calls))
+    calls = (each.func for each in walk(node) if isinstance(each, ast.Call))
+    names = [(dotted(each) or ast.unparse(each)).rpartition(".")[2] for each in calls]
+    return _CLOCK.search(ast.unparse(node)) is not None and all(map(_OF_TEXT.fullmatch, names))
 
 
 def is_numbering(function: ast.AST) -> bool:
