@@ -65,6 +65,7 @@ from turbofix.training.model.optimizers import Optimizer as Optimizer
 from turbofix.training.model.optimizers import Scaler as Scaler
 from turbofix.training.model.optimizers import StateSave as StateSave
 from turbofix.training.model.parallel import Copied as Copied
+from turbofix.training.model.parallel import Counted as Counted
 from turbofix.training.model.parallel import Divided as Divided
 from turbofix.training.model.parallel import Drawn as Drawn
 from turbofix.training.model.parallel import Loaded as Loaded

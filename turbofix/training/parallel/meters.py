@@ -1,0 +1,185 @@
+"""Objects of a program's own classes that a loop has count, and what of them adds up over processes."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterable, Iterator
+from dataclasses import field
+from typing import Literal
+
+from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
+from turbofix.domain.trace import LoopRecord
+from turbofix.domain.values import Class, Const, Function, Instance, Mapping, Sequence, Tensor, Value, flatten, members
+from turbofix.records import dataclass
+from turbofix.source.names import dotted, loaded, parameters
+from turbofix.source.nodes import walk
+from turbofix.training.model import Counted
+from turbofix.training.parallel.sharing import value_of
+
+_EMPTY = frozenset(("list", "dict", "defaultdict", "Counter", "zeros", "tensor"))
+
+
+@dataclass(frozen=True)
+class Meter:
+    """What one object counts, and lines that compute anew what it keeps of that (``losses.avg = ...``)."""
+
+    counted: tuple[Counted, ...]
+    anew: tuple[str, ...] = ()
+
+
+@dataclass
+class _Kept:
+    """What a method does to the attributes of its object, other methods that it calls included."""
+
+    sums: dict[str, None] = field(default_factory=dict)
+    entries: dict[str, None] = field(default_factory=dict)
+    lists: dict[str, None] = field(default_factory=dict)
+    given: dict[str, ast.expr] = field(default_factory=dict)
+
+    @property
+    def added(self) -> set[str]:
+        return {*self.sums, *self.entries, *self.lists}
+
+
+def meters(
+    analysis: Analysis, record: LoopRecord, behind: Iterable[ast.stmt], fresh: Iterable[ast.stmt]
+) -> Iterator[Meter]:
+    """The objects that a loop has count, which begin anew in the ``fresh`` statements and are read ``behind`` it."""
+    module, done = record.module, set[str]()
+    read = {name for each in behind for name in loaded(each)}
+    function = analysis.facts.places.function(record.node, module)
+    read |= {each.arg for each in parameters(function)} if function is not None else set()  # the caller reads them
+    calls = [node for statement in record.node.body for node in walk(statement) if isinstance(node, ast.Call)]
+    for call in calls:
+        if not isinstance(call.func, ast.Attribute):
+            continue
+        name = dotted(call.func.value) or ""
+        if name in done or name not in read:
+            continue
+        objects = members(value_of(analysis, call.func.value, module))
+        classes = {each.cls for each in objects if isinstance(each, Instance)}
+        if len(classes) != 1 or not all(isinstance(each, Instance) for each in objects):
+            continue
+        (cls,) = classes
+        kept = _Kept()
+        for each in calls:
+            if isinstance(each.func, ast.Attribute) and dotted(each.func.value) == name:
+                _follow(cls, each.func.attr, kept)
+        done.add(name)
+        own = all(each == "builtins.object" for each in cls.externals())
+        if not own or not kept.added or not _begins(analysis, name, cls, kept.added, fresh, module):
+            continue
+        meter = _meter(name, kept, [each for each in objects if isinstance(each, Instance)])
+        if meter is not None:
+            yield meter
+
+
+def _meter(name: str, kept: _Kept, objects: list[Instance]) -> Meter | None:
+    """How one is put together, where what it adds up is not set in other ways, and sums come with what divides them."""
+    if kept.added & {*kept.given} or len(kept.sums) + len(kept.entries) == 1:
+        return None
+    values = {attribute: _held(objects, attribute) for attribute in kept.added}
+    tensors = {attribute for attribute, held in values.items() if any(isinstance(each, Tensor) for each in held)}
+    if tensors & {*kept.entries} or any(isinstance(each, Mapping) for name in kept.lists for each in values[name]):
+        return None
+    counted = [counted_as(f"{name}.{each}", "number", values[each]) for each in kept.sums]
+    counted += [Counted(f"{name}.{each}", "entries") for each in kept.entries]
+    counted += [counted_as(f"{name}.{each}", "samples", values[each]) for each in kept.lists]
+    return Meter(tuple(counted), tuple(_anew(name, kept)))
+
+
+def _held(objects: list[Instance], attribute: str) -> list[Value]:
+    return [value for each in objects for value in flatten(each.attributes.get(attribute))]
+
+
+def counted_as(
+    text: str, kind: Literal["number", "figures", "samples"], held: list[Value], mean: bool = False
+) -> Counted:
+    """What is counted, by what it holds beside constants: tensors, numbers, or what may be either."""
+    found = [each for each in held if not isinstance(each, (Const, Sequence))]
+    tensors = [each for each in found if isinstance(each, Tensor) and (kind != "samples" or each.device != "cpu")]
+    sure = not tensors or (len(tensors) == len(found) and not any(each.foreign for each in tensors))
+    carries = sure and any(not each.detached for each in tensors)
+    return Counted(text, kind, mean, bool(tensors) and sure, carries, unsure=not sure)
+
+
+def _anew(name: str, kept: _Kept) -> Iterator[str]:
+    """What is computed of the sums alone, computed again."""
+    known = {f"self.{each}" for each in kept.added}
+    for attribute, value in kept.given.items():
+        used = {each for each in loaded(value) if each != "self" and not hasattr(builtins, each)}
+        if used and used <= known:
+            text = ast.unparse(_Renamed(name).visit(ast.parse(ast.unparse(value), mode="eval")))
+            yield f"{name}.{attribute} = {text}"
+            known.add(f"self.{attribute}")
+
+
+class _Renamed(ast.NodeTransformer):
+    """``self`` by another name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.parse(self.name, mode="eval").body if node.id == "self" else node
+
+
+def _follow(cls: Class, method: str, kept: _Kept, depth: int = 3) -> None:
+    """Note what a method of a class does to its object."""
+    found = cls.find(method)
+    if not isinstance(found, Function) or isinstance(found.node, ast.Lambda) or not depth:
+        return
+    for node in walk(found.node):
+        if isinstance(node, ast.AugAssign):
+            inside = isinstance(node.target, ast.Subscript)
+            name = _attribute(node.target.value if isinstance(node.target, ast.Subscript) else node.target)
+            if name is not None and isinstance(node.op, ast.Add):
+                (kept.entries if inside else kept.sums).setdefault(name)
+            elif name is not None:
+                kept.given[name] = node.value
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for each in walk(target):
+                    name = _attribute(each)
+                    if name is not None:
+                        kept.given[name] = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name = _attribute(node.func.value)
+            if name is not None and node.func.attr in ("append", "extend"):
+                kept.lists.setdefault(name)
+            elif dotted(node.func.value) == "self":
+                _follow(cls, node.func.attr, kept, depth - 1)
+
+
+def _attribute(node: ast.AST) -> str | None:
+    held = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    return node.attr if held else None  # type: ignore[attr-defined]
+
+
+def _begins(  # noqa: PLR0913
+    analysis: Analysis, name: str, cls: Class, added: set[str], fresh: Iterable[ast.stmt], module: ModuleFile
+) -> bool:
+    """Whether an object is made in these statements, or one of its methods is called there that begins anew."""
+    for statement in fresh:
+        if isinstance(statement, ast.Assign) and any(dotted(each) == name for each in statement.targets):
+            return isinstance(statement.value, ast.Call) and _starts(cls, "__init__", added)
+        func = getattr(getattr(statement, "value", None), "func", None)
+        if isinstance(func, ast.Attribute) and dotted(func.value) == name and _starts(cls, func.attr, added):
+            return True
+    return False
+
+
+def _starts(cls: Class, method: str, added: set[str]) -> bool:
+    """Whether a method sets to their beginnings all that is added to: zeros, lists and dicts."""
+    kept = _Kept()
+    _follow(cls, method, kept)
+    values = [kept.given.get(each) for each in added]
+    return not kept.added and all(map(_is_empty, values))
+
+
+def _is_empty(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.Call):
+        return (dotted(value.func) or "").rpartition(".")[2] in _EMPTY
+    return isinstance(value, (ast.Constant, ast.List, ast.Dict, ast.DictComp))
