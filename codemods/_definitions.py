@@ -37,9 +37,19 @@ def {name}(found):
     """Whether a process found it: what one leaves out, all leave out."""
     if {world} == 1:
         return found
-    everywhere = [None] * {world}
-    {gather}(everywhere, bool(found))
-    return any(everywhere)
+    each = [None] * {world}
+    {gather}(each, bool(found))
+    return any(each)
+'''
+
+EVERYWHERE = '''
+def {name}(found):
+    """Whether all processes found it: what one leaves out, all leave out."""
+    if {world} == 1:
+        return found
+    each = [None] * {world}
+    {gather}(each, bool(found))
+    return all(each)
 '''
 
 CHOSEN = '''

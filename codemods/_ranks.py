@@ -10,12 +10,16 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Copied, Divided, Parallel
 
-from ._definitions import AGREED, ANYWHERE, SHARD, SHARE
+from ._definitions import AGREED, ANYWHERE, EVERYWHERE, SHARD, SHARE
 from ._precision import requote
 from ._totals import add_up
 
 _VARIABLES = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
-_NUMPY = ("numpy.random.seed", " % 2**32")
+_SEEDS = {
+    "torch": ("torch.manual_seed", ""),
+    "random": ("random.seed", ""),
+    "numpy": ("numpy.random.seed", " % 2**32"),
+}
 _PLAIN = re.compile(r"[\w.]+(\[[^][]*\])*|[\w.]+\([^()]*\)")
 
 
@@ -68,11 +72,7 @@ class Ranks:
     def wrap_models(self) -> None:
         """The wrapped models beside the models, and the calls that take them; random numbers of their own before."""
         edit, plan = self.edit, self.plan
-        seeds = bool(plan.loaders) and not plan.drawn and not any(each.stream for each in plan.loaders)
-        own: list[str] = []
-        if seeds:
-            seed = f"{edit.name('torch.initial_seed', plan.loop)}() + {self.word('rank', plan.loop)}"
-            own = [f"    {edit.name('torch.manual_seed', plan.loop)}({seed})  # dropout and augmentation of its own"]
+        own = self._own_seeds() if plan.apart else []
         done: set[tuple[Site, str]] = set()
         for model in plan.models:
             at = model.at
@@ -85,7 +85,7 @@ class Ranks:
                 lines, own = [*lines, *own], []
             given = model.text
             if model.normed:
-                lines += [f"    if {edit.name('torch.cuda.is_available', at)}():"]
+                lines += [f"    if next({model.text}.parameters()).is_cuda:"]
                 lines += [f"        {edit.name('torch.nn.SyncBatchNorm', at)}.convert_sync_batchnorm({model.text})"]
                 given += ", broadcast_buffers=False"  # they are the same in all
             given += ", find_unused_parameters=True" if model.idle else ""
@@ -105,6 +105,16 @@ class Ranks:
             self.before(plan.loop, self.several(plan.loop), *own)
         for each in plan.copied:
             self._replace_copies(each)
+
+    def _own_seeds(self) -> list[str]:
+        """The lines by which each process draws its own numbers."""
+        edit, at = self.edit, self.plan.loop
+        seed = f"{edit.name('torch.initial_seed', at)}()"
+        first = f"{edit.name('torch.manual_seed', at)}({seed} + {self.word('rank', at)})"
+        lines = [f"    {first}  # dropout and augmentation of its own"]
+        for name, rest in (_SEEDS[each] for each in self.plan.apart if each != "torch"):
+            lines += [f"    {edit.name(name, at)}({seed}{rest})"]
+        return lines
 
     def _unwrap(self, sites: Iterable[Site]) -> None:
         for site in sites:
@@ -228,8 +238,9 @@ class Ranks:
         """What one process decides holds for all: numbers that are read may differ in their last digits."""
         for site in self.plan.decisions:
             self.edit.replace(site, f"{self._help(site, 'agreed', AGREED)}({self.edit.text(site)})")
-        for site in self.plan.skips:
-            self.edit.replace(site, f"{self._help(site, 'anywhere', ANYWHERE)}({self.edit.text(site)})")
+        for site, one in self.plan.skips:
+            name = self._help(site, "anywhere", ANYWHERE) if one else self._help(site, "everywhere", EVERYWHERE)
+            self.edit.replace(site, f"{name}({self.edit.text(site)})")
 
     # --- what one does for all
 
@@ -249,6 +260,9 @@ class Ranks:
             old = edit.call(site).value("mode")
             off = edit.quoted("disabled", site)
             edit.argument(site, "mode", f"{old} if {self.word('rank', site)} == 0 else {off}")
+        for site in plan.contexts:
+            others = f"{edit.name('contextlib.nullcontext', site)}()"
+            edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else {others}")
         for site in plan.bars:
             old, others = edit.call(site).value("disable"), f"{self.word('rank', site)} > 0"
             edit.argument(site, "disable", others if old in (None, "False") else f"{old} or {others}")
@@ -274,8 +288,10 @@ class Ranks:
         lines += [f"if {self.word('rank', at)} > 0:"]
         null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
         lines += [f"    {edit.name('sys.stdout', at)} = {null}  # one process prints"]
-        if plan.logs:
+        if "logging" in plan.loggers:
             lines += [f"    {edit.name('logging.disable', at)}({edit.name('logging.WARNING', at)})"]
+        if "loguru" in plan.loggers:
+            lines += [f"    {edit.name('loguru.logger', at)}.remove()"]
         self._write(lines)
 
     def _start(self) -> list[str]:
@@ -292,8 +308,7 @@ class Ranks:
             seed, share = edit.free_name("seed", at), edit.name("torch.distributed.broadcast_object_list", at)
             lines += [f"    {seed} = [{edit.name('torch.initial_seed', at)}()]"]
             lines += [f"    {share}({seed})  # what draws numbers draws the same ones in all"]
-        seeds = {"torch": ("torch.manual_seed", ""), "random": ("random.seed", ""), "numpy": _NUMPY}
-        for name, rest in (seeds[each] for each in plan.unseeded):
+        for name, rest in (_SEEDS[each] for each in plan.unseeded):
             lines += [f"    {edit.name(name, at)}({seed}[0]{rest})"]
         return lines
 

@@ -162,8 +162,8 @@ def test_what_is_written_where_and_summed_how(small: Path) -> None:
     assert "if rank == 0:\n        torch.save(" in becomes((shown, '    torch.save(model.state_dict(), "a.pt")\n'))
     assert '"log.txt" if rank == 0 else os.devnull' in becomes(("model =", 'log = open("log.txt", "w")\nmodel ='))
     summed = ("nn.functional.mse_loss(model(a).squeeze(1), b)", "((model(a).squeeze(1) - b) ** 2).sum()")
-    assert "(loss * world_size).backward()" in becomes(summed)
-    assert "(loss * world_size)" not in becomes()
+    assert "loss = loss * world_size  # gradients are averaged" in becomes(summed)
+    assert "loss * world_size" not in becomes()
     counting = (("    for a,", "    total = 0.0\n    for a,"), ("step()\n", "step()\n        total += loss.item()\n"))
     assert "all_gather_object" not in becomes(*counting)  # nobody reads it
     read = (shown, "    print(total)\n")

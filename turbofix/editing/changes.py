@@ -20,6 +20,10 @@ class Conflict(Exception):  # noqa: N818
     """Two changes of one parse overlap."""
 
 
+_TOP = 2
+"""The depth of a statement of a file's top level, in its line."""
+
+
 class Role(IntEnum):
     """What a change is, in the order in which changes at one offset come."""
 
@@ -128,8 +132,10 @@ def _refuse_meetings(text: str, changes: Sequence[Change]) -> None:
             raise conflict(text, change.start)  # one expression is extended in two ways
 
 
-def _rank(change: Change) -> tuple[int, int, int]:
-    return change.start, change.role, -change.depth if change.role <= Role.AFTER else change.depth
+def _rank(change: Change) -> tuple[int, float, int]:
+    late = change.role is Role.AFTER and change.depth <= _TOP  # what stands behind an import may read the next one
+    role = Role.IMPORT + 0.5 if late else change.role
+    return change.start, role, -change.depth if change.role <= Role.AFTER else change.depth
 
 
 def _disjoint(text: str, shifts: Iterable[Shift]) -> list[Shift]:

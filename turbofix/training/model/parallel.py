@@ -132,13 +132,14 @@ class Parallel:
     ``setup`` is the first statement of its set-up, ``imports`` the last import of each file, and what follows it.
     ``once`` are runs of statements (first and last) that one process alone executes; ``opened`` the names of files that
     are written, ``writers`` calls that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars``
-    progress bars. ``downloads`` are statements that fetch data, ``loads`` those that read what was saved before,
-    ``fetched`` those in which one process writes what all read then.
+    progress bars, ``contexts`` those that log while a block runs. ``downloads`` are statements that fetch data,
+    ``loads`` those that read what was saved before, ``fetched`` those in which one process writes what all read then.
     ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's size
-    in steps. ``unseeded`` are the generators that nobody seeds; ``decisions`` are expressions that decide over the
-    rest of the training, ``skips`` those that decide whether a step is left out. ``logs``: it has messages logged.
-    ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then saved or
-    loaded.
+    in steps. ``unseeded`` are the generators that nobody seeds, ``apart`` those of which each process has its own in
+    steps; ``decisions`` are expressions that decide over the rest of the training, ``skips`` those of a step that leave
+    something out, each with whether one process that finds it so is enough. ``summed`` are losses at a backward pass
+    that are sums over a batch. ``loggers`` are the libraries by which it logs messages. ``owner`` is Accelerate's
+    object, which wraps and shares out: ``unwraps`` are models whose weights are then saved or loaded.
     """
 
     setup: Site
@@ -154,18 +155,20 @@ class Parallel:
     writers: tuple[Site, ...] = ()
     disabled: tuple[Site, ...] = ()
     bars: tuple[Site, ...] = ()
+    contexts: tuple[Site, ...] = ()
     downloads: tuple[tuple[Site, Site], ...] = ()
     loads: tuple[Site, ...] = ()
     fetched: tuple[Site, ...] = ()
     indexed: tuple[tuple[Site, str], ...] = ()
     sizes: tuple[Site, ...] = ()
     unseeded: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
     decisions: tuple[Site, ...] = ()
-    skips: tuple[Site, ...] = ()
+    skips: tuple[tuple[Site, bool], ...] = ()
     summed: tuple[Summed, ...] = ()
     owner: Site | None = None
     unwraps: tuple[Site, ...] = ()
-    logs: bool = False
+    loggers: tuple[str, ...] = ()
     hazard: Hazard | None = None
 
 

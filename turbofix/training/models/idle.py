@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from turbofix.dataflow.questions import Analysis
-from turbofix.domain.values import Class, Instance, Value, flatten
+from turbofix.domain.values import Class, Instance, Made, Value, flatten
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
@@ -14,27 +14,41 @@ from turbofix.source.nodes import walk
 from turbofix.training.objects import Layers, layers_of
 
 _LEARNING = regex(r"torch\.nn\.(\w*(Linear|Conv|Embedding|BatchNorm|LSTM|GRU|RNN|Attention|Transformer)\w*|PReLU)")
+_OF_DATA = regex(r"\.any\(|numel\(|\.sum\(|nonzero")
+_LAYER = regex(r"^self\.\w+|expert|layer")
 _BY_NAME = regex(r"getattr\(self|_modules|\.(named_)?(children|modules)\(")
 
 
 def has_idle_layers(analysis: Analysis, models: Iterable[Value]) -> bool:
-    """Whether models hold layers with parameters in attributes that the program reads nowhere, but to initialise."""
+    """Whether models hold layers with parameters that nothing reads, but to initialise them, or only some data need."""
     waiting, seen = [*models], set[int]()
     while waiting:
         each = waiting.pop()
-        if not isinstance(each, Instance) or id(each) in seen or _is_read_by_name(each):
+        if id(each) in seen:
             continue
         seen.add(id(each))
+        if isinstance(each, Made):
+            parts = [each.inner, *each.arguments.values(), *each.attributes.values()]
+            waiting += [one for part in parts for one in flatten(part, 4)]
+        if not isinstance(each, Instance):
+            continue
+        own = [one.node for one in each.cls.mro() if isinstance(one, Class)]
+        if any(map(_asks_its_data, own)):
+            return True
+        by_name = each.base is not None or any(_BY_NAME.search(ast.unparse(one)) for one in own)
         for name, held in each.attributes.items():
             waiting += flatten(held, 4)
-            if name not in _read(analysis) and _learns(held):
+            read = any((name, one) in _read(analysis) for one in (None, *own))
+            if not read and not by_name and _learns(held):
                 return True
     return False
 
 
-def _is_read_by_name(model: Instance) -> bool:
-    own = [each.node for each in model.cls.mro() if isinstance(each, Class)]
-    return model.base is not None or any(_BY_NAME.search(ast.unparse(each)) for each in own)
+def _asks_its_data(cls: ast.ClassDef) -> bool:
+    """Whether it calls layers of its own where a test of numbers says so: experts that get samples."""
+    tests = (each for each in walk(cls) if isinstance(each, ast.If) and _OF_DATA.search(ast.unparse(each.test)))
+    inside = (one for each in tests for one in walk(each) if isinstance(one, ast.Call))
+    return any(_LAYER.search(ast.unparse(each.func)) for each in inside)
 
 
 def _learns(value: Value) -> bool:
@@ -45,16 +59,22 @@ def _learns(value: Value) -> bool:
     return any(_LEARNING.fullmatch(each.qualname) for each in layers.parts)
 
 
-def _read(analysis: Analysis) -> frozenset[str]:
-    """The attributes that the program's files read, other than in calls of ``torch.nn.init``."""
+def _read(analysis: Analysis) -> frozenset[tuple[str, ast.ClassDef | None]]:
+    """The attributes that the program's files read, other than in calls of ``torch.nn.init``.
 
-    def found() -> frozenset[str]:
-        names: set[str] = set()
+    With each: the class that reads it of itself.
+    """
+
+    def found() -> frozenset[tuple[str, ast.ClassDef | None]]:
+        names: set[tuple[str, ast.ClassDef | None]] = set()
         for module in analysis.execution.modules.values():
             calls = [call for call in every(ast.Call, module.tree) if "init." in (dotted(call.func) or "")]
             initialised = {id(each) for call in calls for each in walk(call)}
-            reads = [each for each in every(ast.Attribute, module.tree) if isinstance(each.ctx, ast.Load)]
-            names.update(each.attr for each in reads if id(each) not in initialised)
+            own = {id(one): cls for cls in every(ast.ClassDef, module.tree) for one in walk(cls)}
+            for each in every(ast.Attribute, module.tree):
+                if isinstance(each.ctx, ast.Load) and id(each) not in initialised:
+                    itself = isinstance(each.value, ast.Name) and each.value.id == "self"
+                    names.add((each.attr, own.get(id(each)) if itself else None))
         return frozenset(names)
 
     return analysis.once(("attributes that are read",), found)

@@ -8,9 +8,21 @@ from collections.abc import Iterator
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
-from turbofix.domain.values import Bound, Computed, Const, External, Function, Instance, Made, Option, members
+from turbofix.domain.values import (
+    Bound,
+    Computed,
+    Const,
+    External,
+    Function,
+    Instance,
+    Made,
+    Method,
+    Option,
+    Unknown,
+    members,
+)
 from turbofix.regex import regex
-from turbofix.source.names import dotted, loads, targets
+from turbofix.source.names import dotted, loads, parameters, stored, targets
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
@@ -20,7 +32,6 @@ _CHANGING = regex(r"param_groups|load_state_dict|\blr\b|adjust|exit\(")
 _ALIKE = (Const, Option, Computed, External, Made, Instance, Function, Bound)
 """What is the same in each process."""
 
-_LEAVING = (ast.Continue, ast.Break, ast.Return)
 _PLATEAU = "ReduceLROnPlateau"
 
 
@@ -33,12 +44,10 @@ def decisions(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
         for loop, module in _around(analysis, record):
             if loop in steps:
                 continue
-            for node in _own(loop, steps):
+            for node in own_nodes(loop, steps):
                 if isinstance(node, ast.If) and _decides(node):
                     around = [
-                        each
-                        for each in _tests_in(analysis, node, loop, module)
-                        if not _is_alike(analysis, each, module)
+                        each for each in tests_in(analysis, node, loop, module) if not is_alike(analysis, each, module)
                     ]
                     told.update(places.site(each, module) for each in around[:1])  # what is inside goes with it
     for event in analysis.facts.of("step"):
@@ -49,36 +58,26 @@ def decisions(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
     yield from sorted(told)
 
 
-def skips(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
-    """The tests in steps that leave out what follows, or end the loop, by what a process's own share holds."""
-    places = analysis.facts.places
-    for record in records:
-        for node in _own(record.node, set()):
-            if isinstance(node, ast.If) and any(isinstance(each, _LEAVING) for each in node.body):
-                tests = _tests_in(analysis, node, record.node, record.module)
-                own = [each for each in tests if not _is_alike(analysis, each, record.module)]
-                yield from (places.site(each, record.module) for each in own[:1])
-
-
 def _around(analysis: Analysis, record: LoopRecord) -> Iterator[tuple[ast.AST, ModuleFile]]:
-    """The loops around a step, through calls."""
+    """The loops around a step, through all calls that lead to it."""
+    found: dict[ast.AST, ModuleFile] = {}
     for event in analysis.facts.of("backward"):
-        found = analysis.facts.loops(event)
-        if any(each.node is record.node for each in found):
-            yield from ((each.node, each.module) for each in found)
-            return
+        loops = analysis.facts.loops(event)
+        if any(each.node is record.node for each in loops):
+            found.update((each.node, each.module) for each in loops)
+    yield from found.items()
 
 
-def _own(loop: ast.AST, steps: set[ast.For | ast.AsyncFor | ast.While]) -> Iterator[ast.AST]:
+def own_nodes(loop: ast.AST, steps: set[ast.For | ast.AsyncFor | ast.While]) -> Iterator[ast.AST]:
     """What lies in a loop, without the loops of steps and the functions in it."""
     for each in ast.iter_child_nodes(loop):
         if not isinstance(each, (*FUNCTIONS, ast.ClassDef)) and each not in steps:
             yield each
             if not isinstance(each, LOOPS):
-                yield from _own(each, steps)
+                yield from own_nodes(each, steps)
 
 
-def _tests_in(analysis: Analysis, node: ast.If, loop: ast.AST, module: ModuleFile) -> list[ast.expr]:
+def tests_in(analysis: Analysis, node: ast.If, loop: ast.AST, module: ModuleFile) -> list[ast.expr]:
     """The tests on the way from a loop to a statement, and its own."""
     tests = [node.test]
     for above in analysis.facts.places.ancestors(node, module):
@@ -89,7 +88,7 @@ def _tests_in(analysis: Analysis, node: ast.If, loop: ast.AST, module: ModuleFil
     return tests[::-1]
 
 
-def _is_alike(analysis: Analysis, test: ast.expr, module: ModuleFile) -> bool:
+def is_alike(analysis: Analysis, test: ast.expr, module: ModuleFile, seen: frozenset[str] = frozenset()) -> bool:
     """Whether a test asks for nothing but options, constants, counters and sizes, which all processes have alike."""
     counters: set[str | None] = set()
     for above in analysis.facts.places.ancestors(test, module):
@@ -99,13 +98,34 @@ def _is_alike(analysis: Analysis, test: ast.expr, module: ModuleFile) -> bool:
             if "enumerate(" in text and isinstance(above.target, ast.Tuple):
                 counters.add(dotted(above.target.elts[0]))
     sizes = {id(one) for each in walk(test) if _is_size(each) for one in walk(each)}
+    calls = [each for each in walk(test) if isinstance(each, ast.Call) and id(each) not in sizes]
+    if any(_is_asked(analysis, each, module) for each in calls):
+        return False
     for read in loads(test):
-        if id(read) in sizes or dotted(read) in counters or _only_counts(analysis, read, module):
+        name = dotted(read) or ""
+        if id(read) in sizes or name in counters or name in seen or _is_set_alike(analysis, read, module, seen):
             continue
-        held = members(value_of(analysis, read, module))
-        if not held or not all(isinstance(each, _ALIKE) for each in held):
+        held = list(members(value_of(analysis, read, module)))
+        if isinstance(read, ast.Attribute) and all(isinstance(each, Unknown) for each in held):
+            held = [each for each in members(value_of(analysis, read.value, module)) if isinstance(each, Made)]
+        values = {each.value for each in held if isinstance(each, Const)}
+        differs = len(values) > 1 and not _is_parameter(analysis, read, module)
+        if not held or differs or not all(isinstance(each, _ALIKE) for each in held):
             return False
     return True
+
+
+def _is_asked(analysis: Analysis, call: ast.Call, module: ModuleFile) -> bool:
+    """Whether a call gives something to a function or method of the program's own, and asks what it says."""
+    held = members(value_of(analysis, call.func, module))
+    own = any(isinstance(each, (Function, Bound, Instance, Method)) for each in held)
+    return own and bool(call.args or call.keywords)
+
+
+def _is_parameter(analysis: Analysis, read: ast.expr, module: ModuleFile) -> bool:
+    scope = analysis.facts.places.scope(read, module)
+    own = {each.arg for each in parameters(scope)} if isinstance(scope, FUNCTIONS) else set()
+    return isinstance(read, ast.Name) and read.id in own and read.id not in stored(scope.body)  # type: ignore[attr-defined]
 
 
 def _is_size(node: ast.AST) -> bool:
@@ -114,14 +134,23 @@ def _is_size(node: ast.AST) -> bool:
     return text.startswith("len(") or text.endswith((".shape[0]", ".size(0)"))
 
 
-def _only_counts(analysis: Analysis, read: ast.expr, module: ModuleFile) -> bool:
-    """Whether a name is set to constants, and counted up and down by such, alone."""
+def _is_set_alike(analysis: Analysis, read: ast.expr, module: ModuleFile, seen: frozenset[str]) -> bool:
+    """Whether a name is set to what all processes have alike, or counts by it, where all of them do so."""
     if not isinstance(read, ast.Name):
         return False
     bindings = analysis.facts.bindings
     writes = bindings.writes(bindings.owner(read.id, read, module), read.id)
-    plain = (isinstance(each, (ast.Assign, ast.AugAssign)) and isinstance(each.value, ast.Constant) for each in writes)
-    return bool(writes) and all(plain)
+    for each in writes:
+        if not isinstance(each, (ast.Assign, ast.AugAssign)):
+            return False
+        if not is_alike(analysis, each.value, module, seen | {read.id}):
+            return False
+        for above in analysis.facts.places.ancestors(each, module):
+            if isinstance(above, (*FUNCTIONS, ast.Module)):
+                break
+            if isinstance(above, ast.If) and not is_alike(analysis, above.test, module, seen | {read.id}):
+                return False
+    return bool(writes)
 
 
 def _decides(node: ast.If) -> bool:

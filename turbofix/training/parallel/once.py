@@ -14,8 +14,9 @@ from turbofix.source.answers import every
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
-from turbofix.training.parallel.paths import is_numbering
+from turbofix.training.parallel.paths import in_front_of_tests, is_numbering
 
+_BARS = BARS | NAMES["progress"]
 _WRITES = NAMES["writes"]
 _WRITING = NAMES["writing_methods"]
 _WRITERS = NAMES["makes_writer"]
@@ -39,6 +40,7 @@ class Once:
         self.writers: list[Site] = []
         self.disabled: list[Site] = []
         self.bars: list[Site] = []
+        self.contexts: list[Site] = []
         self.fetching: list[tuple[ast.stmt, ModuleFile]] = []
         scopes = {id(frame.scope) for frame in analysis.facts.opened()}
         for module in self.modules:
@@ -54,7 +56,7 @@ class Once:
         name = self._name(call, module) or ""
         site = self.places.site(call, module)
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        if name in BARS:
+        if name in _BARS and name.startswith(("tqdm", "rich", "accelerate")):  # which `disable` turns off
             self.bars.append(site)
         elif name in _WRITERS:
             self.writers.append(site)
@@ -93,6 +95,9 @@ class Once:
 
     def _guard(self, call: ast.Call, module: ModuleFile) -> None:
         statement = self.places.statement(call, module)
+        if isinstance(statement, ast.With):
+            plain = [each.context_expr for each in statement.items if each.optional_vars is None]
+            self.contexts += [self.places.site(each, module) for each in plain if each is call]
         calls = {id(each.node) for each in self.analysis.facts.of("forward")} if self.normed else ()
         if statement is not None and any(id(each) in calls for each in walk(statement)):
             return
@@ -144,7 +149,7 @@ class Once:
             if event.name == "torch.load" and order and event.order > min(order):
                 statement = self.places.statement(event.node, event.module)
                 if statement is not None:
-                    yield self.places.site(statement, event.module)
+                    yield self.places.site(in_front_of_tests(self.places, statement, event.module), event.module)
 
 
 def _is_of_each(scope: ast.AST) -> bool:

@@ -15,12 +15,25 @@ from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
-from turbofix.training.model import Divided, Evaluation, Loader, Model, Owner, Parallel, Script, Step, Summed, Totals
+from turbofix.training.model import (
+    Divided,
+    Drawn,
+    Evaluation,
+    Loader,
+    Model,
+    Owner,
+    Parallel,
+    Script,
+    Step,
+    Summed,
+    Totals,
+)
 from turbofix.training.parallel.accelerated import accelerated
-from turbofix.training.parallel.decisions import decisions, skips
+from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.paths import chosen_paths, made_where_missing
 from turbofix.training.parallel.sharing import divided, drawn, sizes_read
+from turbofix.training.parallel.skips import skips
 from turbofix.training.parallel.start import beginning
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, is_synchronised, wrapped
@@ -38,9 +51,14 @@ _COMPARED = regex(
 
 _SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy": ("numpy.random.seed",)}
 _DRAWING = {
-    "numpy": regex(r"\b(np|numpy)\.random\.|train_test_split|KFold|resample\("),
-    "random": regex(r"\brandom\.(random|shuffle|sample|choices?|randint|uniform|randrange|gauss)\("),
+    "numpy": regex(r"\b(np|numpy)\.random\.(?!seed\()"),
+    "random": regex(r"(?<![\w.])random\.(random|shuffle|sample|choices?|randint|uniform|randrange|gauss)\("),
 }
+_SPLITTING = regex(r"train_test_split|KFold|resample\(")
+"""What draws from NumPy's generator out of sight."""
+
+_OF_TORCH = regex(r"torch\.(rand|randn|randint|randperm|multinomial|bernoulli|normal)(_like)?")
+_LOGGERS = {name: regex(rf"(?m)^\s*(import|from) {name}\b") for name in ("logging", "loguru")}
 _SEEDING_ALL = ("seed", "seed_everything", "set_seed")
 
 
@@ -89,13 +107,14 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         writers=tuple(once.writers),
         disabled=tuple(once.disabled),
         bars=tuple(once.bars),
+        contexts=tuple(once.contexts),
         downloads=once.downloads(),
         loads=tuple(dict.fromkeys(once.loads(saves))),
         decisions=tuple(dict.fromkeys((*chosen_paths(analysis, modules), *(test for test, _ in missing)))),
         fetched=tuple(statement for _, statement in missing),
         indexed=tuple(_indexed(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
-        logs=any("logging" in module.text for module in modules),
+        loggers=tuple(name for name, pattern in _LOGGERS.items() if any(pattern.search(each.text) for each in modules)),
     )
 
 
@@ -123,13 +142,15 @@ def _parallel(  # noqa: PLR0913
     summed = tuple(dict.fromkeys(_summed(analysis, [record for _, record in records])))
     whole_loop = facts.loops(facts.of("backward")[0])[0]
     shared = tuple(each for each in loaders if each.site in {one.loader for one in data})
+    by_hand = tuple(drawn(analysis, records))
     return replace(
         found,
         loop=places.site(whole_loop.node, whole_loop.module),
         models=whole,
         copied=copies,
         loaders=data,
-        drawn=tuple(drawn(analysis, records)),
+        drawn=by_hand,
+        apart=tuple(_apart(analysis, whole_loop, data, by_hand)),
         totals=tuple(each for _, record in records if (each := totals(analysis, record, summed)) is not None)
         + tuple(_evaluated(analysis, data, evaluations)),
         sizes=tuple(dict.fromkeys(sizes_read(analysis, shared, [record for _, record in records]))),
@@ -137,6 +158,26 @@ def _parallel(  # noqa: PLR0913
         skips=tuple(skips(analysis, [record for _, record in records])),
         summed=summed,
     )
+
+
+def _apart(
+    analysis: Analysis, loop: LoopRecord, data: tuple[Divided, ...], by_hand: tuple[Drawn, ...]
+) -> Iterator[str]:
+    """The generators from which each process is to draw numbers of its own: none by which batches are chosen."""
+    if any(each.stream for each in data):
+        return
+    calls = {id(event.node) for event in analysis.facts.of("forward")}
+    chosen = [
+        event
+        for event in (analysis.facts.events_in(loop.node) if by_hand else ())
+        if event.kind in ("call", "make") and _OF_TORCH.fullmatch(event.name)
+        if not any(id(frame.call) in calls for frame in analysis.facts.frames(event))
+    ]
+    if not chosen:
+        yield "torch"
+        for name, pattern in _DRAWING.items() if not by_hand else ():
+            if any(pattern.search(module.text) for module in analysis.execution.modules.values()):
+                yield name
 
 
 def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Summed]:
@@ -282,6 +323,7 @@ def _unseeded(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[str]:
         return
     for name, seeds in _SEEDING.items():
         spoken = name == "torch" or any(_DRAWING[name].search(text) for text in texts)
+        spoken = spoken or (name == "numpy" and any(_SPLITTING.search(text) for text in texts))
         seeded = any(each in called for each in seeds) or any(
             f"{'np' if name == 'numpy' else name}.{'random.seed' if name == 'numpy' else seeds[0].partition('.')[2]}("
             in text

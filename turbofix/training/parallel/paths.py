@@ -11,7 +11,7 @@ from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, loads, stored
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS
+from turbofix.source.places import FUNCTIONS, Places
 from turbofix.source.site import Site
 
 _CLOCK = regex(r"strftime\(|datetime\.(datetime\.)?(now|today|utcnow)\(")
@@ -30,7 +30,8 @@ def chosen_paths(analysis: Analysis, modules: Iterable[ModuleFile]) -> Iterator[
             scope = analysis.facts.places.scope(each, module)
             if not (isinstance(scope, FUNCTIONS) or module is analysis.execution.entry):
                 continue
-            by_clock = _CLOCK.search(ast.unparse(each.value)) is not None and _names_a_path(each, scope)
+            held = any(isinstance(one, (ast.Dict, ast.List, ast.Tuple)) for one in walk(each.value))
+            by_clock = not held and _CLOCK.search(ast.unparse(each.value)) and _names_a_path(each, scope)
             call = each.value if isinstance(each.value, ast.Call) else None
             by_number = call is not None and (dotted(call.func) or "").rpartition(".")[2] in numbering
             if by_clock or by_number:
@@ -69,3 +70,14 @@ def made_where_missing(
             if isinstance(above, ast.If) and above not in told and _THERE.search(ast.unparse(above.test)):
                 told.add(above)
                 yield places.site(above.test, module), places.site(above, module)
+
+
+def in_front_of_tests(places: Places, statement: ast.stmt, module: ModuleFile) -> ast.stmt:
+    """A statement, or the outermost test around it of whether a file is there."""
+    found = statement
+    for above in places.ancestors(statement, module):
+        if isinstance(above, (*FUNCTIONS, ast.Module)):
+            break
+        if isinstance(above, ast.If) and _THERE.search(ast.unparse(above.test)):
+            found = above
+    return found

@@ -21,7 +21,7 @@ from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import Copied, Hazard, Model, Step, Wrapped
 from turbofix.training.models.idle import has_idle_layers
-from turbofix.training.objects import called_through, models_in, outermost
+from turbofix.training.objects import Layers, called_through, layers_of, models_in, outermost
 from turbofix.training.steps.acts import creates_graph
 from turbofix.training.steps.discarded import is_updated_by
 from turbofix.training.steps.regions import surely_no_grad
@@ -78,10 +78,25 @@ def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ..
                 raise NotWrapped(why, where)
             found.setdefault(site, []).append(event)
     known = {each.site: each for each in models}
+    for site in _parts(found):  # what gets its gradients beside the whole is reduced with it
+        del found[site]
     for site, events in found.items():
         model = known.get(site)
         if model is not None and model.wrapped is None:
             yield _wrapped(analysis, model, events)
+
+
+def _parts(found: dict[Site, list[Event]]) -> list[Site]:
+    """The models that are parts of other ones."""
+    inside: dict[Site, set[int]] = {}
+    own: dict[Site, set[int]] = {}
+    for site, events in found.items():
+        layers, values = Layers(), [each for event in events for each in models_in(event.receiver)]
+        for value in values:
+            layers_of(value, layers)
+        own[site] = {id(each) for each in values}
+        inside[site] = layers.seen - own[site]
+    return [site for site in found if any(own[site] & seen for other, seen in inside.items() if other != site)]
 
 
 def value_name(event: Event) -> str:
@@ -183,7 +198,7 @@ def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole:
     names = [each.arg for each in parameters(owner)] if isinstance(owner, FUNCTIONS) else []
     is_self = isinstance(owner, FUNCTIONS) and names[:1] == [root.id] and _in_class(analysis, owner, frame.module)
     if is_self and text.count(".") == 1:
-        return _of_object(analysis, text, owner, frame, site)
+        return _of_object(analysis, node, owner, frames, site)
     outermost_loops = next((index for index, each in enumerate(frames) if each.loops), len(frames) - 1)
     if root.id in names and owner is frame.scope and len(frames) - 1 > outermost_loops:  # called once for each epoch
         passed = argument(frame, names.index(root.id), root.id) if node is root else None
@@ -193,7 +208,7 @@ def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole:
         found.handed |= {site, places.site(passed, frames[-2].module)}
         found.given.append((owner, root.id, frame.module))
         return found
-    loop = next((each for each in at_frame.loops if text not in stored(each.body + each.orelse)), None)  # type: ignore[attr-defined]
+    loop = next((each for each in at_frame.loops if not {root.id, text} & stored([each])), None)
     at = loop or places.statement(at_frame.anchor, at_frame.module) or at_frame.anchor
     new = beside(text).rpartition(".")[2]
     return _Anchor(owner, text, at, at_frame.module, uses={site: new}, name=new)
@@ -219,17 +234,30 @@ def _in_class(analysis: Analysis, function: ast.AST, module: ModuleFile) -> bool
     return isinstance(analysis.facts.places.parent(function, module), ast.ClassDef)
 
 
-def _of_object(analysis: Analysis, text: str, owner: ast.AST, frame: Frame, site: Site) -> _Anchor:
-    """Of an attribute: behind the last statement of the method of its class that sets it."""
-    places, module = analysis.facts.places, frame.module
+def _of_object(analysis: Analysis, node: ast.expr, owner: ast.AST, frames: tuple[Frame, ...], site: Site) -> _Anchor:
+    """Of an attribute: behind the last statement of the method of its class that sets it.
+
+    Where another method moves it to its device, in front of the loop that trains it.
+    """
+    places, module, text = analysis.facts.places, frames[-1].module, dotted(node) or ""
     cls = places.parent(owner, module)
     assert isinstance(cls, ast.ClassDef)
     own = [each for each in cls.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
     setting = [each for each in own if _sets(each, text)]
     if len(setting) != 1:
         raise NotWrapped(f"`{text}` is not set in one method of its class", site)
+    becomes = beside(text)
+    held = {id(each) for each in models_in(analysis.facts.evaluate(node, frames))}
+    moves = [
+        event
+        for event in analysis.facts.of("transfer")
+        if held & _ids(event) and places.scope(event.node, event.module) in own and event.module is module
+    ]
+    outer = next((each for each in frames if each.loops and each.scope in own), None)
+    if outer is not None and any(places.scope(each.node, module) is not setting[0] for each in moves):
+        return _Anchor(cls, text, outer.loops[0], module, name=becomes, uses={site: becomes})
     body = [each for each in setting[0].body if not isinstance(each, ast.Return)]
-    return _Anchor(cls, text, body[-1], module, behind=True, name=beside(text), uses={site: beside(text)})
+    return _Anchor(cls, text, body[-1], module, behind=True, name=becomes, uses={site: becomes})
 
 
 def _sets(method: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> bool:
