@@ -16,65 +16,78 @@ _WIDTH = 80
 
 def add_up(ranks: Ranks, totals: Totals) -> None:
     """The lines behind one loop."""
-    edit, at = ranks.edit, totals.loop
-    world, numbers = ranks.word("world_size", at), [each for each in totals.counted if each.kind == "number"]
-    lines: list[str] = []
-    for each in numbers:
-        if each.tensor:
-            lines += [f"{each.text} = {each.text}.detach().clone()"] if each.carries else []
-            lines += [f"{edit.name('torch.distributed.all_reduce', at)}({each.text})"]
-            lines += [f"{each.text} = {each.text} / {world}"] if each.mean else []
-    listed = [each for each in totals.counted if each.kind in ("figures", "entries")]
-    samples = [each for each in totals.counted if each.kind == "samples"]
-    plain = [each for each in samples if not each.tensor]
-    gathered = [each for each in (*numbers, *samples, *listed) if not _reduced(each)]
-    if gathered or listed:
-        shares = edit.free_name("shares", at)
-        gather = edit.name("torch.distributed.all_gather_object", at) if gathered else ""
-
-        def shared(text: str) -> list[str]:
-            return [f"{shares} = [None] * {world}", f"{gather}({shares}, {text})"]
-
-        for some in _lines([each for each in numbers if not each.tensor]):
-            names = ", ".join(each.text for each in some)
-            given = ", ".join(f"float({each.text})" if each.unsure else each.text for each in some)
-            added = f"map(sum, zip(*{shares}))" if len(some) > 1 else f"sum({shares})"
-            lines += [*shared(f"({given})" if len(some) > 1 else given), f"{names} = {added}"]
-            lines += [f"{each.text} /= {world}" for each in some if each.mean]
-        for each in (one for one in plain if one.unsure):
-            tensor = edit.name("torch.Tensor", at)
-            lines += [f"{each.text} = [each.cpu() if isinstance(each, {tensor}) else each for each in {each.text}]"]
-        for some in _lines(plain):
-            names = ", ".join(each.text for each in some)
-            joined = f"(sum(lists, []) for lists in zip(*{shares}))" if len(some) > 1 else f"sum({shares}, [])"
-            lines += [*shared(f"({names})" if len(some) > 1 else names), f"{names} = {joined}"]
-        for each in (one for one in samples if one.tensor):
-            lines += shared(f"[each.detach().cpu() for each in {each.text}]")
-            lines += [f"{each.text} = [each.to({each.text}[0].device) for share in {shares} for each in share]"]
-        for each in listed:
-            mean = f" / {world}" if each.mean else ""
-            if each.kind == "entries":
-                lines += [*shared(each.text), f"for key in {each.text}:"]
-                lines += [f"    {each.text}[key] = sum(share[key] for share in {shares}){mean}"]
-            elif each.tensor:
-                lines += [f"{shares} = {edit.name('torch.stack', at)}({each.text}).detach()"]
-                lines += [f"{edit.name('torch.distributed.all_reduce', at)}({shares})"]
-                lines += [f"{each.text}[:] = {shares if not each.mean else f'({shares}{mean})'}.unbind()"]
-            else:
-                lines += shared(each.text)
-                lines += [f"{each.text}[:] = [sum(each){mean} for each in zip(*{shares})]"]
-    ranks.after(at, ranks.several(at), *(f"    {line}" for line in (*lines, *totals.anew)))
+    lines = [*_reduced(ranks, totals), *_gathered(ranks, totals), *totals.anew]
+    ranks.after(totals.loop, ranks.several(totals.loop), *(f"    {line}" for line in lines))
 
 
-def _reduced(each: Counted) -> bool:
-    return each.tensor and each.kind in ("number", "figures")
+def _reduced(ranks: Ranks, totals: Totals) -> Iterator[str]:
+    """What lies on the device, and is added up there."""
+    edit, at, world = ranks.edit, totals.loop, ranks.word("world_size", totals.loop)
+    for each in totals.counted:
+        if each.tensor and each.kind == "number":
+            if each.carries:
+                yield f"{each.text} = {each.text}.detach().clone()"
+            yield f"{edit.name('torch.distributed.all_reduce', at)}({each.text})"
+            if each.mean:
+                yield f"{each.text} = {each.text} / {world}"
+        elif each.tensor and each.kind == "figures":
+            stacked = edit.free_name("shares", at)
+            yield f"{stacked} = {edit.name('torch.stack', at)}({each.text}).detach()"
+            yield f"{edit.name('torch.distributed.all_reduce', at)}({stacked})"
+            yield f"{each.text}[:] = {f'({stacked} / {world})' if each.mean else stacked}.unbind()"
 
 
-def _lines(counted: Sequence[Counted]) -> Iterator[list[Counted]]:
-    """What is gathered at once: as much as a line holds."""
+def _gathered(ranks: Ranks, totals: Totals) -> Iterator[str]:
+    """What lies on the host: numbers are added, lists of samples put one behind the other."""
+    edit, at, world = ranks.edit, totals.loop, ranks.word("world_size", totals.loop)
+    rest = [each for each in totals.counted if not each.tensor]
+    on_device = [each for each in totals.counted if each.tensor and each.kind == "samples"]
+    if not rest and not on_device:
+        return
+    gather, shares = edit.name("torch.distributed.all_gather_object", at), edit.free_name("shares", at)
+
+    def shared(given: Sequence[str]) -> Iterator[str]:
+        yield f"{shares} = [None] * {world}"
+        packed = f"({', '.join(given)})" if len(given) > 1 else given[0]
+        yield f"{gather}({shares}, {packed})"
+
+    for some in _lines(rest, "number"):
+        yield from shared([f"float({each.text})" if each.unsure else each.text for each in some])
+        yield f"{_names(some)} = {f'map(sum, zip(*{shares}))' if len(some) > 1 else f'sum({shares})'}"
+        yield from (f"{each.text} /= {world}" for each in some if each.mean)
+    for each in (one for one in rest if one.unsure and one.kind == "samples"):
+        tensor = edit.name("torch.Tensor", at)
+        yield f"{each.text} = [each.cpu() if isinstance(each, {tensor}) else each for each in {each.text}]"
+    for some in _lines(rest, "samples"):
+        yield from shared([each.text for each in some])
+        joined = f"(sum(lists, []) for lists in zip(*{shares}))" if len(some) > 1 else f"sum({shares}, [])"
+        yield f"{_names(some)} = {joined}"
+    for each in on_device:
+        yield from shared([f"[each.detach().cpu() for each in {each.text}]"])
+        yield f"{each.text} = [each.to({each.text}[0].device) for share in {shares} for each in share]"
+    for some in (*_lines(rest, "figures", mean=True), *_lines(rest, "figures", mean=False)):
+        yield from shared([each.text for each in some])
+        each_of = f"[sum(each){f' / {world}' if some[0].mean else ''} for each in zip(*"
+        yield (
+            f"{_names(some, '[:]')} = ({each_of}lists)] for lists in zip(*{shares}))"
+            if len(some) > 1
+            else f"{_names(some, '[:]')} = {each_of}{shares})]"
+        )
+    for each in (one for one in rest if one.kind == "entries"):
+        yield from shared([each.text])
+        added = f"sum(each.get(key, 0) for each in {shares}){f' / {world}' if each.mean else ''}"
+        yield f"{each.text}.update({{key: {added} for share in {shares} for key in share}})"
+
+
+def _names(some: Sequence[Counted], part: str = "") -> str:
+    return ", ".join(each.text + part for each in some)
+
+
+def _lines(rest: Sequence[Counted], kind: str, mean: bool | None = None) -> Iterator[list[Counted]]:
+    """What is gathered at once: as much of a kind as a line holds."""
     some: list[Counted] = []
-    for each in counted:
-        if some and sum(len(one.text) + 2 for one in (*some, each)) > _WIDTH:
+    for each in (one for one in rest if one.kind == kind and mean in (None, one.mean)):
+        if some and len(_names([*some, each])) > _WIDTH:
             yield some
             some = []
         some.append(each)

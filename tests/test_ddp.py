@@ -113,6 +113,21 @@ def keys(path: Path) -> object:
     return of(torch.load(path, weights_only=False))
 
 
+def test_what_epochs_show_is_that_of_all(tmp_path: Path, launcher: ranks.Server) -> None:
+    """In each of the ways in which scripts count: `tests/several/figures.py`."""
+    script = tmp_path / "figures.py"
+    shutil.copy(FOLDER / "figures.py", script)
+    ours = launcher.run(script, 1).out[0].split()
+    script.write_text(rewritten(script))
+    theirs = launcher.run(script)
+    assert not theirs.error, theirs.error
+    shown = list(zip(ours, theirs.out[0].split(), strict=True))
+    assert len(shown) > 40
+    for one, all_together in shown:
+        if one != all_together:
+            assert float(all_together) == pytest.approx(float(one), rel=1e-6), shown
+
+
 def test_a_checkpoint_of_two_processes_goes_on_in_the_script_as_it_was(tmp_path: Path, launcher: ranks.Server) -> None:
     script = tmp_path / "resume.py"
     shutil.copy(FOLDER / "resume.py", script)
@@ -168,7 +183,7 @@ def test_what_is_written_where_and_summed_how(small: Path) -> None:
     assert "all_gather_object" not in becomes(*counting)  # nobody reads it
     read = (shown, "    print(total)\n")
     assert "total = sum(shares)\n        total /= world_size" in becomes(*counting, read)
-    assert "total /= world_size" not in becomes(summed, *counting, read)
+    assert "total /= world_size" in becomes(summed, *counting, read)  # the loss of a share is scaled there
     stopping = "epoch)\n    if loss.item() < 0.1:\n        break\n"
     assert "if agreed(loss.item() < 0.1):" in becomes(("epoch)\n", stopping))
     normed = ("nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))")

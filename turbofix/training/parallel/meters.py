@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field
 from typing import Literal
 
 from turbofix.dataflow.questions import Analysis
-from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
 from turbofix.domain.values import Class, Const, Function, Instance, Mapping, Sequence, Tensor, Value, flatten, members
 from turbofix.records import dataclass
@@ -44,13 +43,15 @@ class _Kept:
 
 
 def meters(
-    analysis: Analysis, record: LoopRecord, behind: Iterable[ast.stmt], fresh: Iterable[ast.stmt]
+    analysis: Analysis, record: LoopRecord, read: set[str], fresh: list[ast.stmt], made: dict[str, ast.expr]
 ) -> Iterator[Meter]:
-    """The objects that a loop has count, which begin anew in the ``fresh`` statements and are read ``behind`` it."""
+    """The objects that a loop has count, ``read`` behind it, which begin anew in the ``fresh`` statements around it.
+
+    ``made`` is what these set.
+    """
     module, done = record.module, set[str]()
-    read = {name for each in behind for name in loaded(each)}
     function = analysis.facts.places.function(record.node, module)
-    read |= {each.arg for each in parameters(function)} if function is not None else set()  # the caller reads them
+    read = read | ({each.arg for each in parameters(function)} if function is not None else set())  # by the caller
     calls = [node for statement in record.node.body for node in walk(statement) if isinstance(node, ast.Call)]
     for call in calls:
         if not isinstance(call.func, ast.Attribute):
@@ -69,7 +70,8 @@ def meters(
                 _follow(cls, each.func.attr, kept)
         done.add(name)
         own = all(each == "builtins.object" for each in cls.externals())
-        if not own or not kept.added or not _begins(analysis, name, cls, kept.added, fresh, module):
+        made_anew = isinstance(made.get(name), ast.Call) and _starts(cls, "__init__", kept.added)
+        if not own or not kept.added or not (made_anew or _is_reset(name, cls, kept.added, fresh)):
             continue
         meter = _meter(name, kept, [each for each in objects if isinstance(each, Instance)])
         if meter is not None:
@@ -158,13 +160,9 @@ def _attribute(node: ast.AST) -> str | None:
     return node.attr if held else None  # type: ignore[attr-defined]
 
 
-def _begins(  # noqa: PLR0913
-    analysis: Analysis, name: str, cls: Class, added: set[str], fresh: Iterable[ast.stmt], module: ModuleFile
-) -> bool:
-    """Whether an object is made in these statements, or one of its methods is called there that begins anew."""
+def _is_reset(name: str, cls: Class, added: set[str], fresh: list[ast.stmt]) -> bool:
+    """Whether one of an object's methods is called there that begins anew."""
     for statement in fresh:
-        if isinstance(statement, ast.Assign) and any(dotted(each) == name for each in statement.targets):
-            return isinstance(statement.value, ast.Call) and _starts(cls, "__init__", added)
         func = getattr(getattr(statement, "value", None), "func", None)
         if isinstance(func, ast.Attribute) and dotted(func.value) == name and _starts(cls, func.attr, added):
             return True

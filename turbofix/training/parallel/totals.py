@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from turbofix.dataflow.accumulators import given
@@ -33,7 +33,7 @@ def totals(analysis: Analysis, record: LoopRecord, summed: Collection[Summed] = 
     counted: dict[str, Counted] = {}
     for each in (*_sums(loop), *_lists(loop), *_last(loop)):
         counted.setdefault(each.text, each)
-    kept = list(meters(analysis, record, loop.behind, loop.fresh))
+    kept = list(meters(analysis, record, loop.read, loop.fresh, loop.set_anew))
     counted |= {each.text: each for meter in kept for each in meter.counted}
     if not counted or (not loop.trains and all(each.kind == "samples" for each in counted.values())):
         return None  # an evaluation's samples may have an order that matters
@@ -58,8 +58,9 @@ class Pass:
         self.reached = readers(scope)
         self.starts = dict(_given(each for each in walk(scope) if getattr(each, "lineno", 0) < record.node.lineno))
         # what is set in front of the loop, or behind it, whenever it is passed
-        self.fresh = list(_around(analysis, record.node, record.module, within=True))
-        self.set_anew = dict(_given(node for each in self.fresh for node in _own(each)))
+        around = _around(analysis, record.node, record.module, within=True)
+        self.fresh = [each for one in around for each in (one, *(one.body if isinstance(one, ast.With) else ()))]
+        self.set_anew = dict(_given(self.fresh))
 
     def _walk_behind(self) -> Iterator[ast.AST]:
         for each in self.behind:
@@ -169,7 +170,7 @@ def _around(
             return
 
 
-def _given(nodes: Iterator[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
+def _given(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
     """What statements set, with what they set it to."""
     for node in nodes:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
