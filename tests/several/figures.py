@@ -61,6 +61,8 @@ class Trainer:
         self.total_loss = 0.0
         losses, top1 = AverageMeter(), AverageMeter()
         logs = {"loss": 0.0, "correct": 0}
+        history = {"losses": [], "labels": []}
+        parted = {"loss": AverageMeter()}
         parts = defaultdict(float)
         with_graph, as_written = 0, 0.0
         labels, predictions, scores, figures = [], [], [], []
@@ -80,6 +82,9 @@ class Trainer:
             logs["correct"] += (predicted == y).sum().item()
             for key, part in (("loss", loss), ("again", loss)):
                 parts[key] += part.item() * x.size(0)
+            history["losses"].append(loss.item())
+            history["labels"].extend(y.tolist())
+            parted["loss"].update(loss.item())
             with_graph += loss
             as_written = as_written + loss.item()
             labels += y.tolist()
@@ -94,6 +99,8 @@ class Trainer:
         print("meters", losses.avg, losses.count, top1.avg.item())
         print("dict", logs["loss"] / count, logs["correct"] / len(self.loader.dataset))
         print("parts", parts["loss"] / len(self.loader.dataset), parts["again"])
+        print("history", sum(history["losses"]) / count, len(history["labels"]), sum(history["labels"]))
+        print("parted", parted["loss"].avg)
         print("graph", (with_graph / count).item(), as_written / count)
         print("lists", len(labels), sum(labels), sum(p == y for p, y in zip(predictions, labels)))
         print("tensors", len(torch.cat(scores)), torch.cat(scores).std().item())

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import Literal
 
-from turbofix.dataflow.questions import Analysis
-from turbofix.domain.trace import LoopRecord
 from turbofix.domain.values import Class, Const, Function, Instance, Mapping, Sequence, Tensor, Value, flatten, members
 from turbofix.records import dataclass
 from turbofix.source.names import dotted, loaded, parameters
 from turbofix.source.nodes import walk
 from turbofix.training.model import Counted
+from turbofix.training.parallel.passes import Pass
 from turbofix.training.parallel.sharing import value_of
 
+_PLAIN = frozenset(("builtins.object", "abc.ABC"))
 _EMPTY = frozenset(("list", "dict", "defaultdict", "Counter", "zeros", "tensor"))
 
 
@@ -42,40 +42,30 @@ class _Kept:
         return {*self.sums, *self.entries, *self.lists}
 
 
-def meters(
-    analysis: Analysis, record: LoopRecord, read: set[str], fresh: list[ast.stmt], made: dict[str, ast.expr]
-) -> Iterator[Meter]:
-    """The objects that a loop has count, ``read`` behind it, which begin anew in the ``fresh`` statements around it.
-
-    ``made`` is what these set.
-    """
-    module, done = record.module, set[str]()
-    function = analysis.facts.places.function(record.node, module)
-    read = read | ({each.arg for each in parameters(function)} if function is not None else set())  # by the caller
-    calls = [node for statement in record.node.body for node in walk(statement) if isinstance(node, ast.Call)]
-    for call in calls:
-        if not isinstance(call.func, ast.Attribute):
+def meters(loop: Pass) -> Iterator[Meter]:
+    """The objects that a loop has count, which begin anew whenever it is passed, and are read behind it."""
+    facts, module, done = loop.analysis.facts, loop.module, set[str]()
+    function = facts.places.function(loop.node, module)
+    read = {each.arg for each in parameters(function)} if function is not None else set()  # by the caller
+    receivers = [each.func.value for each in loop.calls if isinstance(each.func, ast.Attribute)]
+    for receiver in receivers:
+        name = facts.places.text(receiver, module)
+        if name in done or not (loop.is_read(receiver) or name in read):
             continue
-        name = dotted(call.func.value) or ""
-        if name in done or name not in read:
-            continue
-        objects = members(value_of(analysis, call.func.value, module))
-        classes = {each.cls for each in objects if isinstance(each, Instance)}
-        if len(classes) != 1 or not all(isinstance(each, Instance) for each in objects):
-            continue
-        (cls,) = classes
-        kept = _Kept()
-        for each in calls:
-            if isinstance(each.func, ast.Attribute) and dotted(each.func.value) == name:
-                _follow(cls, each.func.attr, kept)
         done.add(name)
-        own = all(each == "builtins.object" for each in cls.externals())
-        made_anew = isinstance(made.get(name), ast.Call) and _starts(cls, "__init__", kept.added)
-        if not own or not kept.added or not (made_anew or _is_reset(name, cls, kept.added, fresh)):
+        held = members(value_of(loop.analysis, receiver, module))
+        objects = [each for each in held if isinstance(each, Instance) and not set(each.cls.externals()) - _PLAIN]
+        if len({each.cls for each in objects}) != 1 or len(objects) < len(held):
             continue
-        meter = _meter(name, kept, [each for each in objects if isinstance(each, Instance)])
-        if meter is not None:
-            yield meter
+        cls, kept = objects[0].cls, _Kept()
+        for each in loop.calls:
+            if isinstance(each.func, ast.Attribute) and ast.unparse(each.func.value) == ast.unparse(receiver):
+                _follow(cls, each.func.attr, kept)
+        made = isinstance(loop.start(receiver, anew=True), ast.Call) and _starts(cls, "__init__", kept.added)
+        if kept.added and (made or _is_reset(name, cls, kept.added, loop.fresh)):
+            meter = _meter(name, kept, objects)
+            if meter is not None:
+                yield meter
 
 
 def _meter(name: str, kept: _Kept, objects: list[Instance]) -> Meter | None:
