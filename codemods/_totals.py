@@ -10,7 +10,7 @@ from turbofix.training.model import Counted, Totals
 if TYPE_CHECKING:
     from ._ranks import Ranks
 
-_WIDTH = 80
+_WIDTH = 60
 """How long the names may be together that one line gathers."""
 
 

@@ -65,9 +65,10 @@ class Trainer:
         parted = {"loss": AverageMeter()}
         parts = defaultdict(float)
         with_graph, as_written = 0, 0.0
+        hits, correct, seen = 0, 0, 0
         labels, predictions, scores, figures = [], [], [], []
         counted: list[float] = []
-        for x, y in self.loader:
+        for step, (x, y) in enumerate(self.loader):
             x, y = x.to(self.device), y.to(self.device)
             self.optimizer.zero_grad()
             output = self.model(x).squeeze(1)
@@ -85,6 +86,9 @@ class Trainer:
             history["losses"].append(loss.item())
             history["labels"].extend(y.tolist())
             parted["loss"].update(loss.item())
+            hits += (predicted == y).sum().item()
+            correct += (predicted == y).sum()
+            seen += len(y)
             with_graph += loss
             as_written = as_written + loss.item()
             labels += y.tolist()
@@ -92,6 +96,9 @@ class Trainer:
             scores.append(output)
             figures.append(loss.detach())
             counted.append(float(loss.detach()))
+            shown = sum(counted) / len(counted)
+            rate = hits / seen
+            accuracy = correct / seen
             self.monitor.update("loss", loss.item())
             self.monitor.keep(output, y)
         count = len(self.loader)
@@ -105,6 +112,7 @@ class Trainer:
         print("lists", len(labels), sum(labels), sum(p == y for p, y in zip(predictions, labels)))
         print("tensors", len(torch.cat(scores)), torch.cat(scores).std().item())
         print("figures", len(figures), torch.stack(figures).mean().item(), sum(counted) / len(counted))
+        print("in the loop", shown, accuracy.item(), rate)
         self.monitor.show()
         return loss.item()
 

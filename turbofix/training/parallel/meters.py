@@ -8,8 +8,21 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import Literal
 
-from turbofix.domain.values import Class, Const, Function, Instance, Mapping, Sequence, Tensor, Value, flatten, members
+from turbofix.domain.values import (
+    Class,
+    Const,
+    Function,
+    Host,
+    Instance,
+    Mapping,
+    Sequence,
+    Tensor,
+    Value,
+    flatten,
+    members,
+)
 from turbofix.records import dataclass
+from turbofix.regex import regex
 from turbofix.source.names import dotted, loaded, parameters
 from turbofix.source.nodes import walk
 from turbofix.training.model import Counted
@@ -17,6 +30,7 @@ from turbofix.training.parallel.passes import Pass
 from turbofix.training.parallel.sharing import value_of
 
 _PLAIN = frozenset(("builtins.object", "abc.ABC"))
+_SELF = regex(r"\bself\b")
 _EMPTY = frozenset(("list", "dict", "defaultdict", "Counter", "zeros", "tensor"))
 
 
@@ -73,6 +87,8 @@ def _meter(name: str, kept: _Kept, objects: list[Instance]) -> Meter | None:
     if kept.added & {*kept.given} or len(kept.sums) + len(kept.entries) == 1:
         return None
     values = {attribute: _held(objects, attribute) for attribute in kept.added}
+    if not any(isinstance(value, (Host, Tensor)) for held in values.values() for value in held):
+        return None  # a clock
     tensors = {attribute for attribute, held in values.items() if any(isinstance(each, Tensor) for each in held)}
     if tensors & {*kept.entries} or any(isinstance(each, Mapping) for name in kept.lists for each in values[name]):
         return None
@@ -103,19 +119,8 @@ def _anew(name: str, kept: _Kept) -> Iterator[str]:
     for attribute, value in kept.given.items():
         used = {each for each in loaded(value) if each != "self" and not hasattr(builtins, each)}
         if used and used <= known:
-            text = ast.unparse(_Renamed(name).visit(ast.parse(ast.unparse(value), mode="eval")))
-            yield f"{name}.{attribute} = {text}"
+            yield f"{name}.{attribute} = {_SELF.sub(lambda _: name, ast.unparse(value))}"
             known.add(f"self.{attribute}")
-
-
-class _Renamed(ast.NodeTransformer):
-    """``self`` by another name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.parse(self.name, mode="eval").body if node.id == "self" else node
 
 
 def _follow(cls: Class, method: str, kept: _Kept, depth: int = 3) -> None:

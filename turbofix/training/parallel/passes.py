@@ -11,12 +11,14 @@ from turbofix.dataflow.reaching import readers
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
 from turbofix.domain.values import Made, Value, flatten, members
-from turbofix.source.names import dotted, loaded
+from turbofix.source.names import dotted, loaded, stored
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.training.model import Summed
 from turbofix.training.parallel.sharing import value_of
 from turbofix.training.steps.acts import loss_expression
+
+_COMPUTING = frozenset(("len", "sum", "max", "min", "float", "int", "round", "mean", "item"))
 
 
 class Pass:
@@ -44,6 +46,41 @@ class Pass:
         around = _around(analysis, loop, module, within=True)
         self.fresh = [each for one in around for each in (one, *(one.body if isinstance(one, ast.With) else ()))]
         self.set_anew = dict(_given(self.fresh))
+        self.set_inside = dict(_given(self.own))
+        self.computed = list(self._computed(loop.body))
+        for computed in self.computed:
+            self.behind += walk(computed.value)
+            self.read |= loaded(computed.value)
+
+    def _computed(self, body: list[ast.stmt]) -> Iterator[ast.Assign]:
+        """What each batch computes of sums and lists alone, and something behind the loop reads."""
+        added = {root(each.target) for each in self.own if isinstance(each, ast.AugAssign)}
+        receivers = [each.func.value for each in self.calls if isinstance(each.func, ast.Attribute)]
+        added |= {root(each) for each in receivers} & {*self.set_anew}
+        of_batch = stored([self.node]) - added - {self.counter or ""}
+        for node in body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and self.reaches(node.targets[0]):
+                names, calls = loaded(node.value), [each for each in walk(node.value) if isinstance(each, ast.Call)]
+                called = {ast.unparse(each.func).rpartition(".")[2] for each in calls}
+                if names & added and not names & of_batch and called <= _COMPUTING:
+                    yield node
+
+    def takes_time(self, value: ast.expr) -> bool:
+        """Whether a number is a time, which all processes take together."""
+        parts = [value, *(self.set_inside[name] for name in loaded(value) if name in self.set_inside)]
+        calls = [each for part in parts for each in walk(part) if isinstance(each, ast.Call)]
+        names = [self.analysis.facts.offered(each.func, self.module) or "" for each in calls]
+        return any(name.startswith("time.") for name in names)
+
+    @property
+    def counter(self) -> str | None:
+        """What numbers the batches: ``enumerate``'s."""
+        node, target = getattr(self.node, "iter", None), getattr(self.node, "target", None)
+        while isinstance(node, ast.Call) and node.args and isinstance(target, ast.Tuple):
+            if self.analysis.facts.offered(node.func, self.module) == "builtins.enumerate":
+                return dotted(target.elts[0])
+            node = node.args[0]
+        return None
 
     def is_read(self, target: ast.expr) -> bool:
         """Whether something behind the loop reads a name, or what holds an entry; of attributes other methods may."""

@@ -34,14 +34,14 @@ def totals(analysis: Analysis, record: LoopRecord, summed: Collection[Summed] = 
     counted |= {each.text: each for meter in kept for each in meter.counted}
     if not counted or (not loop.trains and all(each.kind == "samples" for each in counted.values())):
         return None  # an evaluation's samples may have an order that matters
-    anew = tuple(line for meter in kept for line in meter.anew)
-    return Totals(analysis.facts.places.site(loop.node, loop.module), tuple(counted.values()), anew)
+    anew = [line for meter in kept for line in meter.anew] + [ast.unparse(each) for each in loop.computed]
+    return Totals(analysis.facts.places.site(loop.node, loop.module), tuple(counted.values()), tuple(anew))
 
 
 def _sums(loop: Pass) -> Iterator[Counted]:
     for node in loop.own:
         added = _added(node)
-        if added is None or isinstance(added[1], ast.Constant):
+        if added is None or isinstance(added[1], ast.Constant) or loop.takes_time(added[1]):
             continue
         target, value = added
         name, text = root(target), loop.analysis.facts.places.text(target, loop.module)
@@ -163,10 +163,7 @@ def _divisors(loop: Pass, text: str) -> Iterator[ast.expr]:
 def _is_divided_by_batches(loop: Pass, text: str) -> bool:
     """Whether a sum is divided by a number of batches: the length of a loader, or what the loop counts them by."""
     added = [each for each in loop.own if isinstance(each, ast.AugAssign) and isinstance(each.value, ast.Constant)]
-    counted = {dotted(each.target) for each in added}
-    target = getattr(loop.node, "target", None)
-    if isinstance(target, ast.Tuple) and isinstance(getattr(loop.node, "iter", None), ast.Call):
-        counted.add(dotted(target.elts[0]))
+    counted = {dotted(each.target) for each in added} | {loop.counter}
     for divisor in _divisors(loop, text):
         names = loaded(divisor)
         written = [each for part in (divisor, *map(loop.starts.get, names)) if part is not None for each in walk(part)]
