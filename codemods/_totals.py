@@ -10,8 +10,7 @@ from turbofix.training.model import Counted, Totals
 if TYPE_CHECKING:
     from ._ranks import Ranks
 
-_WIDTH = 60
-"""How long the names may be together that one line gathers."""
+_WIDTH = 120
 
 
 def add_up(ranks: Ranks, totals: Totals) -> None:
@@ -51,21 +50,22 @@ def _gathered(ranks: Ranks, totals: Totals) -> Iterator[str]:
         packed = f"({', '.join(given)})" if len(given) > 1 else given[0]
         yield f"{gather}({shares}, {packed})"
 
-    for some in _lines(rest, "number"):
+    width = _WIDTH - at.column - len(f"    {gather}({shares}, ())")
+    for some in _lines(rest, "number", width):
         yield from shared([f"float({each.text})" if each.unsure else each.text for each in some])
         yield f"{_names(some)} = {f'map(sum, zip(*{shares}))' if len(some) > 1 else f'sum({shares})'}"
         yield from (f"{each.text} /= {world}" for each in some if each.mean)
     for each in (one for one in rest if one.unsure and one.kind == "samples"):
         tensor = edit.name("torch.Tensor", at)
         yield f"{each.text} = [each.cpu() if isinstance(each, {tensor}) else each for each in {each.text}]"
-    for some in _lines(rest, "samples"):
+    for some in _lines(rest, "samples", width):
         yield from shared([each.text for each in some])
         joined = f"(sum(lists, []) for lists in zip(*{shares}))" if len(some) > 1 else f"sum({shares}, [])"
         yield f"{_names(some)} = {joined}"
     for each in on_device:
         yield from shared([f"[each.detach().cpu() for each in {each.text}]"])
         yield f"{each.text} = [each.to({each.text}[0].device) for share in {shares} for each in share]"
-    for some in (*_lines(rest, "figures", mean=True), *_lines(rest, "figures", mean=False)):
+    for some in (each for mean in (True, False) for each in _lines(rest, "figures", width, mean=mean)):
         yield from shared([each.text for each in some])
         each_of = f"[sum(each){f' / {world}' if some[0].mean else ''} for each in zip(*"
         yield (
@@ -83,11 +83,11 @@ def _names(some: Sequence[Counted], part: str = "") -> str:
     return ", ".join(each.text + part for each in some)
 
 
-def _lines(rest: Sequence[Counted], kind: str, mean: bool | None = None) -> Iterator[list[Counted]]:
+def _lines(rest: Sequence[Counted], kind: str, width: int, *, mean: bool | None = None) -> Iterator[list[Counted]]:
     """What is gathered at once: as much of a kind as a line holds."""
     some: list[Counted] = []
     for each in (one for one in rest if one.kind == kind and mean in (None, one.mean)):
-        if some and len(_names([*some, each])) > _WIDTH:
+        if some and len(_names([*some, each])) > width:
             yield some
             some = []
         some.append(each)

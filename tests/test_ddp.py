@@ -191,6 +191,58 @@ def test_what_is_written_where_and_summed_how(small: Path) -> None:
     assert "SyncBatchNorm" not in becomes(normed, ("loss.backward()", "loss.backward(create_graph=True)"))
 
 
+COUNTED = "        total += loss.item()\n"
+AGAIN = """\
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a).squeeze(1), b).backward()
+        optimizer.step()
+"""
+LEFT_ALONE = {
+    "counted over all epochs": (
+        ("    total = 0.0\n", ""),
+        ("for epoch", "total = 0\nfor epoch"),
+        (COUNTED, "        total += len(a)\n"),
+    ),
+    "a time": (("total = 0.0", "total = time.time() * 0"), (COUNTED, "        total += time.time()\n")),
+    "no list": (("total = 0.0", "total = collections.deque()"), (COUNTED, "        total.append(loss.item())\n")),
+    "the rate": (("total = 0.0", "total = []"), (COUNTED, "        total.append(optimizer.param_groups[0]['lr'])\n")),
+    "goes backward later": (
+        ("total = 0.0", "total = []"),
+        (COUNTED, "        total.append(loss)\n"),
+        ("    print(total)\n", AGAIN + "    print(total)\n"),
+    ),
+    "set again before it is read": ((COUNTED, ""), ("    print(total)\n", "    loss = total\n    print(loss)\n")),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_what_is_no_share_of_a_figure_is_left_alone(name: str, small: Path) -> None:
+    counting = (("    for a,", "    total = 0.0\n    for a,"), ("step()\n", "step()\n" + COUNTED))
+    text = "import collections\nimport time\n" + SMALL.format(count=16, size=4)
+    for old, new in (*counting, ('    print("epoch", epoch)\n', "    print(total)\n")):
+        text = text.replace(old, new)
+    small.write_text(text)
+    assert "shares = " in rewritten(small)
+    for old, new in LEFT_ALONE[name]:
+        assert old in text
+        text = text.replace(old, new)
+    small.write_text(text)
+    after = rewritten(small)
+    assert "shares" not in after
+    assert "all_reduce" not in after
+
+
+def test_the_last_loss_is_that_of_the_whole_batch(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.format(count=4, size=4).replace('print("epoch", epoch)', "print(loss.item())")
+    small.write_text(text)
+    ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
+    small.write_text(rewritten(small))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-5)
+
+
 def test_data_are_not_preloaded_where_processes_share_them_out(small: Path) -> None:
     small.write_text(SMALL.format(count=4096, size=16))
     both = [each for each in registry.load() if each.name in ("preload-dataset", "ddp")]
