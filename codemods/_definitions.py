@@ -10,46 +10,69 @@ class {name}({base}):
         self.samples = samples
 
     def __iter__(self):
-        for group in zip(*[iter(self.samples)] * {world}):
+        for group in zip(*[iter(self.samples)] * {world_size}):
             yield group[{rank}]
 '''
 
 SHARE = '''
 def {name}(batch):
     """What this process takes of a batch: as many samples as each other one, some twice where it does not divide."""
-    count = -(-len(batch) // {world})
+    count = -(-len(batch) // {world_size})
     first = min({rank} * count, len(batch) - count)
     return batch[first : first + count]
+'''
+
+CALLED = '''
+class {name}({base}):
+    """A model, called by one of its methods: DistributedDataParallel sees its own call alone."""
+
+    def __init__(self, model, method):
+        super().__init__()
+        self.model, self.method = model, method
+
+    def forward(self, *args, **kwargs):
+        return getattr(self.model, self.method)(*args, **kwargs)
 '''
 
 AGREED = '''
 def {name}(decision):
     """What the first process decides, for all of them."""
-    if {world} == 1:
+    if {world_size} == 1:
         return decision
     decided = [decision]
-    {broadcast}(decided)
+    {broadcast_object_list}(decided)
     return decided[0]
 '''
 
 ANYWHERE = '''
 def {name}(found):
     """Whether a process found it: what one leaves out, all leave out."""
-    if {world} == 1:
+    if {world_size} == 1:
         return found
-    each = [None] * {world}
-    {gather}(each, bool(found))
+    each = [None] * {world_size}
+    {all_gather_object}(each, bool(found))
     return any(each)
 '''
 
 EVERYWHERE = '''
 def {name}(found):
     """Whether all processes found it: what one leaves out, all leave out."""
-    if {world} == 1:
+    if {world_size} == 1:
         return found
-    each = [None] * {world}
-    {gather}(each, bool(found))
+    each = [None] * {world_size}
+    {all_gather_object}(each, bool(found))
     return all(each)
+'''
+
+WEIGHT = '''
+def {name}(counts):
+    """How much a mean over what counts here weighs in the one over all processes, as gradients are averaged."""
+    if {world_size} == 1:
+        return 1
+    own = counts.sum()
+    total = own.clone()
+    {all_reduce}(total)
+    return own * {world_size} / total
 '''
 
 CHOSEN = '''
@@ -60,12 +83,12 @@ class {name}:
         self.sampler = sampler
 
     def __len__(self):
-        return len(self.sampler) // {world}
+        return len(self.sampler) // {world_size}
 
     def __iter__(self):
         chosen = [list(self.sampler)]
-        {broadcast}(chosen)
-        return iter(chosen[0][{rank} : {world} * len(self) : {world}])
+        {broadcast_object_list}(chosen)
+        return iter(chosen[0][{rank} : {world_size} * len(self) : {world_size}])
 '''
 
 BATCHES = '''
@@ -80,6 +103,6 @@ class {name}:
 
     def __iter__(self):
         chosen = [list(self.batches)]
-        {broadcast}(chosen)
+        {broadcast_object_list}(chosen)
         return map({share}, chosen[0])
 '''

@@ -10,7 +10,7 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Copied, Divided, Parallel
 
-from ._definitions import AGREED, ANYWHERE, EVERYWHERE, SHARD, SHARE
+from ._definitions import AGREED, ANYWHERE, CALLED, EVERYWHERE, SHARD, SHARE, WEIGHT
 from ._precision import requote
 from ._totals import add_up
 
@@ -80,10 +80,11 @@ class Ranks:
                 continue
             done.add((at, model.becomes))
             ddp = edit.name("torch.nn.parallel.DistributedDataParallel", at)
-            lines = [f"{model.becomes} = {model.text}", self.several(at)]
+            called = self._called(at, model.text, model.method) if model.method else model.text
+            lines = [f"{model.becomes} = {called}", self.several(at)]
             if at == plan.loop and not model.behind:
                 lines, own = [*lines, *own], []
-            given = model.text
+            given = model.becomes if model.method else model.text
             if model.normed:
                 lines += [f"    if next({model.text}.parameters()).is_cuda:"]
                 lines += [f"        {edit.name('torch.nn.SyncBatchNorm', at)}.convert_sync_batchnorm({model.text})"]
@@ -96,7 +97,7 @@ class Ranks:
                 self.before(at, *lines)
             for site, text in model.uses:
                 edit.replace(site, text)
-            self._unwrap(model.unwraps)
+            self._unwrap(model.unwraps, ".model" if model.method else "")
         if plan.owner is not None:
             told = edit.name("accelerate.utils.DataLoaderConfiguration", plan.owner, "accelerate.utils")
             edit.argument(plan.owner, "dataloader_config", f"{told}(split_batches=True)")
@@ -116,10 +117,15 @@ class Ranks:
             lines += [f"    {edit.name(name, at)}({seed}{rest})"]
         return lines
 
-    def _unwrap(self, sites: Iterable[Site]) -> None:
+    def _called(self, at: Site, model: str, method: str) -> str:
+        """A model, in what is called in place of one of its methods."""
+        name = self._help(at, "Called", CALLED, base=self.edit.name("torch.nn.Module", at))
+        return f"{name}({model}, {self.edit.quoted(method, at)})"
+
+    def _unwrap(self, sites: Iterable[Site], inner: str = "") -> None:
         for site in sites:
             text, module = self.edit.text(site), self.edit.quoted("module", site)
-            self.edit.replace(site, f"getattr({text}, {module}, {text})")
+            self.edit.replace(site, f"getattr({text}, {module}, {text}){inner}")
 
     def _replace_copies(self, copied: Copied) -> None:
         edit, at, world = self.edit, copied.call, self.word("world_size", copied.call)
@@ -210,10 +216,10 @@ class Ranks:
     def _help(self, at: Site, wanted: str, text: str, **words: str) -> str:
         """A definition at the head of a file, once: its name."""
         name, lines = self.edit.free_name(wanted, at), self.helpers.setdefault(at.path, [])
-        for each, of in (("rank", "rank"), ("world", "world_size")):
-            words |= {each: self.word(of, at)} if f"{{{each}}}" in text else {}
-        for each, of in (("broadcast", "broadcast_object_list"), ("gather", "all_gather_object")):
-            words |= {each: self.edit.name(f"torch.distributed.{of}", at)} if f"{{{each}}}" in text else {}
+        for each in ("rank", "world_size"):
+            words |= {each: self.word(each, at)} if f"{{{each}}}" in text else {}
+        for each in ("broadcast_object_list", "all_gather_object", "all_reduce"):
+            words |= {each: self.edit.name(f"torch.distributed.{each}", at)} if f"{{{each}}}" in text else {}
         if not any(re.match(rf"(def|class) {name}\b", each) for each in lines):
             lines += ["", *text.format(name=name, **words).rstrip().split("\n")]
         return name
@@ -233,6 +239,12 @@ class Ranks:
                 self.edit.insert_after(each.loss, f" * {world}")
             else:
                 self.after(each.at, f"{each.name} = {each.name} * {world}  # gradients are averaged, not summed")
+
+    def weigh(self) -> None:
+        """Means over what counts in a batch, of which each process has another number."""
+        for each in self.plan.counted:
+            weight = self._help(each.call, "weight", WEIGHT)
+            self.edit.insert_after(each.call, f" * {weight}({each.target} != {each.left_out})")
 
     def agree(self) -> None:
         """What one process decides holds for all: numbers that are read may differ in their last digits."""
@@ -273,6 +285,8 @@ class Ranks:
             self.after(last, f"if {self.word('world_size', first)} > 1 and {local} == 0:", barrier)
         for site in plan.loads:
             self.before(site, self.several(site), f"    {edit.name('torch.distributed.barrier', site)}()")
+        for site in plan.on_one_gpu:
+            edit.argument(site, "map_location", edit.quoted("cpu", site))
         for site in plan.fetched:
             self.after(site, self.several(site), f"    {edit.name('torch.distributed.barrier', site)}()")
         for site, text in plan.indexed:
@@ -298,7 +312,10 @@ class Ranks:
         """The lines that start the group of processes."""
         edit, plan, at = self.edit, self.plan, self.plan.setup
         there = f"{edit.name('torch.cuda.is_available', at)}()"
-        lines = [self.several(at), f"    if {there}:"]
+        several = self.several(at)
+        if plan.repeated:
+            several = f"{several[:-1]} and not {edit.name('torch.distributed.is_initialized', at)}():"
+        lines = [several, f"    if {there}:"]
         lines += [f"        {edit.name('torch.cuda.set_device', at)}({self.word('local_rank', at)})"]
         start = edit.name("torch.distributed.init_process_group", at)
         lines += [f"    {start}()"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from turbofix.training.model import Counted, Totals
+from turbofix.training.model import Figure, Totals
 
 if TYPE_CHECKING:
     from ._ranks import Ranks
@@ -22,14 +22,14 @@ def add_up(ranks: Ranks, totals: Totals) -> None:
 def _reduced(ranks: Ranks, totals: Totals) -> Iterator[str]:
     """What lies on the device, and is added up there."""
     edit, at, world = ranks.edit, totals.loop, ranks.word("world_size", totals.loop)
-    for each in totals.counted:
+    for each in totals.figures:
         if each.tensor and each.kind == "number":
             if each.carries:
                 yield f"{each.text} = {each.text}.detach().clone()"
             yield f"{edit.name('torch.distributed.all_reduce', at)}({each.text})"
             if each.mean:
                 yield f"{each.text} = {each.text} / {world}"
-        elif each.tensor and each.kind == "figures":
+        elif each.tensor and each.kind == "batches":
             stacked = edit.free_name("shares", at)
             yield f"{stacked} = {edit.name('torch.stack', at)}({each.text}).detach()"
             yield f"{edit.name('torch.distributed.all_reduce', at)}({stacked})"
@@ -39,8 +39,8 @@ def _reduced(ranks: Ranks, totals: Totals) -> Iterator[str]:
 def _gathered(ranks: Ranks, totals: Totals) -> Iterator[str]:
     """What lies on the host: numbers are added, lists of samples put one behind the other."""
     edit, at, world = ranks.edit, totals.loop, ranks.word("world_size", totals.loop)
-    rest = [each for each in totals.counted if not each.tensor]
-    on_device = [each for each in totals.counted if each.tensor and each.kind == "samples"]
+    rest = [each for each in totals.figures if not each.tensor]
+    on_device = [each for each in totals.figures if each.tensor and each.kind == "samples"]
     if not rest and not on_device:
         return
     gather, shares = edit.name("torch.distributed.all_gather_object", at), edit.free_name("shares", at)
@@ -65,7 +65,7 @@ def _gathered(ranks: Ranks, totals: Totals) -> Iterator[str]:
     for each in on_device:
         yield from shared([f"[each.detach().cpu() for each in {each.text}]"])
         yield f"{each.text} = [each.to({each.text}[0].device) for share in {shares} for each in share]"
-    for some in (each for mean in (True, False) for each in _lines(rest, "figures", width, mean=mean)):
+    for some in (each for mean in (True, False) for each in _lines(rest, "batches", width, mean=mean)):
         yield from shared([each.text for each in some])
         each_of = f"[sum(each){f' / {world}' if some[0].mean else ''} for each in zip(*"
         yield (
@@ -79,13 +79,13 @@ def _gathered(ranks: Ranks, totals: Totals) -> Iterator[str]:
         yield f"{each.text}.update({{key: {added} for share in {shares} for key in share}})"
 
 
-def _names(some: Sequence[Counted], part: str = "") -> str:
+def _names(some: Sequence[Figure], part: str = "") -> str:
     return ", ".join(each.text + part for each in some)
 
 
-def _lines(rest: Sequence[Counted], kind: str, width: int, *, mean: bool | None = None) -> Iterator[list[Counted]]:
+def _lines(rest: Sequence[Figure], kind: str, width: int, *, mean: bool | None = None) -> Iterator[list[Figure]]:
     """What is gathered at once: as much of a kind as a line holds."""
-    some: list[Counted] = []
+    some: list[Figure] = []
     for each in (one for one in rest if one.kind == kind and mean in (None, one.mean)):
         if some and len(_names([*some, each])) > width:
             yield some

@@ -35,11 +35,12 @@ Use instead
     ``torchrun --nproc-per-node=8 train.py`` starts it on eight GPUs; without torchrun it does what it did. The batch of
     all processes together is the script's, so that its learning rate holds. One process prints, saves, logs and fetches
     data first; sums over an epoch are those of all. Each process evaluates on all of the data. Batch normalisation
-    counts over all processes, by ``SyncBatchNorm``, on GPUs.
+    counts over all processes, by ``SyncBatchNorm``, on GPUs. For ``model.loss(x)`` a small module is wrapped whose
+    call is that method.
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused for samplers of
-    the script's own, models that are called by another method, sums of losses beside means, losses over pairs of
+    the script's own, models that steps call by several methods, sums of losses beside means, losses over pairs of
     samples, a state that goes from step to step, one loop over the loaders of training and evaluation, agents in an
     environment, sets of texts that are gone through in an order which differs between processes, and notebooks.
 
@@ -114,6 +115,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     ranks.share_data()
     ranks.add_up()
     ranks.scale_sums()
+    ranks.weigh()
     ranks.agree()
     ranks.do_once()
     ranks.set_up()

@@ -37,7 +37,9 @@ SCRIPTS = (
     "resume",
     "stream",
     "copies",
+    "padded",
     "accelerated",
+    "methods",
 )
 STEPS, BOUND = 51, 1e-5
 SIXTEEN_BITS = {"accumulation": 1e-3}
@@ -82,7 +84,7 @@ def shape(printed: str) -> list[str]:
     return [re.sub(r"[\d.]+", "#", line) for line in printed.splitlines()]
 
 
-@pytest.mark.parametrize("name", ["copies", "gan"])
+@pytest.mark.parametrize("name", ["copies", "gan", "methods"])
 def test_it_prints_once_and_keeps_what_the_script_keeps(name: str, tmp_path: Path, launcher: ranks.Server) -> None:
     one, alone, two = (tmp_path / folder / f"{name}.py" for folder in ("one", "alone", "two"))
     for path in (one, alone, two):
@@ -241,6 +243,265 @@ def test_the_last_loss_is_that_of_the_whole_batch(small: Path, launcher: ranks.S
     ran = launcher.run(small)
     assert not ran.error, ran.error
     assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-5)
+
+
+@pytest.mark.parametrize(("returned", "scaled"), [
+    ("squares.sum()", True),
+    ("squares.sum() + 0.1 * torch.sum(scores**2)", True),
+    ("squares.sum() / len(b)", False),
+    ("squares.mean()", False),
+    ('nn.functional.mse_loss(scores, b, reduction="sum")', True),
+    ('nn.functional.mse_loss(scores, b, reduction="sum") / b.size(0)', False),
+])  # fmt: skip
+@pytest.mark.parametrize("call", ["model.loss(a, b)", "loss_of(model(a).squeeze(1), b)"])
+def test_a_loss_is_a_sum_where_the_function_or_method_that_computes_it_sums(
+    call: str, returned: str, scaled: bool, small: Path
+) -> None:
+    body = f"squares = (scores - b) ** 2\n    total = {returned}\n    return total\n"
+    function = f"def loss_of(scores, b):\n    {body}\n\n"
+    method = "class Net(nn.Linear):\n    def loss(self, a, b):\n        return loss_of(self(a).squeeze(1), b)\n\n\n"
+    text = SMALL.format(count=16, size=4).replace("nn.functional.mse_loss(model(a).squeeze(1), b)", call)
+    small.write_text(text.replace("torch.manual", f"{function}{method}torch.manual").replace("nn.Linear(4", "Net(4"))
+    assert ("loss = loss * world_size" in rewritten(small)) == scaled
+
+
+FETCHED = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision.datasets import MNIST
+
+
+def named(name, download):
+    return MNIST(name, download=download)
+
+
+def fetch():
+    return named("data", download=True)
+
+
+def train(data):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data, batch_size=4)
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a).squeeze(1), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+"""
+
+
+def test_one_process_fetches_data_where_what_returns_them_is_called(small: Path) -> None:
+    small.write_text(FETCHED + "data = fetch()\ntrain(data)\n")
+    text = rewritten(small)
+    behind = "if world_size > 1 and local_rank == 0:\n    torch.distributed.barrier()\n"
+    assert f"    torch.distributed.barrier()\ndata = fetch()\n{behind}train(data)\n" in text
+    assert text.count("torch.distributed.barrier()") == 2  # the calls inside are parts of this one
+    small.write_text(FETCHED + "train(fetch())\n")
+    chosen = [each for each in registry.load() if each.name == "ddp"]
+    found = pipeline.apply(
+        small, Workspace(), chosen, Target(gpus=2), Risk.EQUIVALENT, trust=pipeline.Trust(likely=True)
+    )
+    assert [each.why_not for each in found.report.findings] == [
+        "it fetches data in a statement that trains: set a name to them in front of it (line 26)"
+    ]
+
+
+EPOCHS = """\
+import os
+import random
+import time
+
+import mlflow
+import numpy as np
+import torch
+from loguru import logger
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Points(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        x = torch.full((4,), float(index)) + np.random.rand()
+        return x, x.sum()
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 1)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x):
+        return self.head(x).squeeze(1)
+
+
+class Stopping:
+    def __init__(self):
+        self.best, self.left, self.stop = 1e9, 3, False
+
+    def __call__(self, loss):
+        self.left = 3 if loss < self.best else self.left - 1
+        self.best = min(self.best, loss)
+        self.stop = self.left == 0
+
+
+def next_folder():
+    number = 0
+    while os.path.exists(f"runs/{number}"):
+        number += 1
+    os.makedirs(f"runs/{number}", exist_ok=True)
+    return f"runs/{number}"
+
+
+def epoch_of(model, loader, optimizer):
+    total = 0.0
+    for x, y in loader:
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total / len(loader)
+
+
+def main():
+    folder = next_folder()
+    loader = DataLoader(Points(), batch_size=8, shuffle=True)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    stopping = Stopping()
+    for epoch in range(3):
+        loss = epoch_of(model, loader, optimizer)
+        print("epoch", epoch)
+        stopping(loss)
+        if stopping.stop:
+            break
+    torch.save(model.state_dict(), folder + "/model.pt")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_what_no_process_decides_or_makes_for_itself(small: Path) -> None:
+    """Shapes of real scripts, each by the line that matters, and one line that must not be there."""
+
+    def becomes(*changes: tuple[str, str]) -> str:
+        text = EPOCHS
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        small.write_text(text)
+        return rewritten(small)
+
+    plain = becomes()
+    assert "        if world_size > 1:\n            loader.sampler.set_epoch(epoch)\n        loss = epoch_of(" in plain
+    assert "if agreed(stopping.stop):" in plain
+    assert "folder = agreed(next_folder())" in plain
+    assert '    if rank == 0:\n        os.makedirs(f"runs/{number}", exist_ok=True)' in plain
+    assert "        np.random.seed(torch.initial_seed() % 2**32)\n" in plain  # what its items draw
+    assert "random.seed(torch.initial_seed())\n" not in plain.replace("np.random", "")
+    assert "        logger.remove()" in plain and "logging" not in plain
+    assert "is_initialized" not in plain and "find_unused" not in plain and "anywhere" not in plain
+    # the same, with something else in it
+    idle = (
+        "        nn.init.zeros_",
+        "        self.old = nn.Linear(4, 2)\n        nn.init.ones_(self.old.weight)\n        nn.init.zeros_",
+    )
+    assert "DistributedDataParallel(model, find_unused_parameters=True)" in becomes(idle)
+    counted = ("        if stopping.stop:", "        if epoch + 1 == 2:")
+    assert "agreed(epoch" not in becomes(counted)
+    lazy = (
+        ("    for epoch in", "    waited = 0\n    for epoch in"),
+        ("        if stopping.stop:", "        if loss > 1:\n            waited += 1\n        if waited > 1:"),
+    )
+    assert "if agreed(waited > 1):" in becomes(*lazy)
+    nan = (
+        "        optimizer.zero_grad()",
+        "        if torch.isnan(loss):\n            continue\n        optimizer.zero_grad()",
+    )
+    assert "        if anywhere(torch.isnan(loss)):" in becomes(nan)
+    few = (
+        "        optimizer.zero_grad()",
+        "        if len(x) < 2:\n            continue\n        optimizer.zero_grad()",
+    )
+    assert "anywhere(" not in becomes(few)
+    only = (
+        "        loss.backward()\n        optimizer.step()",
+        "        if loss > 0:\n            loss.backward()\n            optimizer.step()",
+    )
+    assert "        if everywhere(loss > 0):" in becomes(only)
+    dated = ("folder = next_folder()", 'folder = os.path.join("runs", time.strftime("%H%M%S"))')
+    assert 'folder = agreed(os.path.join("runs", time.strftime("%H%M%S")))' in becomes(dated)
+    again = ("    main()\n", "    main()\n    main()\n")
+    assert "if world_size > 1 and not torch.distributed.is_initialized():" in becomes(again)
+    tracked = (
+        "    stopping = Stopping()",
+        '    mlflow.start_run()\n    mlflow.log_param("lr", 1e-4)\n    stopping = Stopping()',
+    )
+    assert '    if rank == 0:\n        mlflow.start_run()\n        mlflow.log_param("lr", 1e-4)' in becomes(tracked)
+    best = (
+        '    torch.save(model.state_dict(), folder + "/model.pt")',
+        """\
+    torch.save(model.state_dict(), "best.pt")
+    if os.path.exists("best.pt"):
+        model.load_state_dict(torch.load("best.pt"))""",
+    )
+    assert '        torch.distributed.barrier()\n    if os.path.exists("best.pt"):' in becomes(best)
+    kept = (
+        "    stopping = Stopping()",
+        """\
+    if not os.path.exists("mean.npy"):
+        np.save("mean.npy", np.zeros(4))
+    mean = np.load("mean.npy")
+    stopping = Stopping()""",
+    )
+    found = becomes(kept)
+    assert 'if agreed(not os.path.exists("mean.npy")):\n        if rank == 0:\n            np.save(' in found
+    assert '    if world_size > 1:\n        torch.distributed.barrier()\n    mean = np.load("mean.npy")' in found
+
+
+CUT = """\
+import numpy as np
+import torch
+from torch import nn
+
+x = np.random.rand(30, 4).astype("float32")
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    order = np.random.permutation(30)
+    for start in range(0, 30, 8):
+        batch = x[order[start : start + 8]]
+        loss = model(torch.from_numpy(batch)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print("epoch", epoch)
+"""
+
+
+def test_batches_that_are_cut_by_hand_are_shared_out_evenly(small: Path, launcher: ranks.Server) -> None:
+    small.write_text(CUT)
+    text = rewritten(small)
+    assert "        batch = share(batch)\n" in text
+    small.write_text(
+        text + 'open(f"share{rank}", "w").write(f"{len(batch)} {batch.sum():.6f} {model.weight.sum():.6f}")\n'
+    )
+    ran = launcher.run(small, 4)
+    assert (ran.out[0].splitlines(), ran.error) == (["epoch 0", "epoch 1", "epoch 2"], "")
+    shares = [(small.parent / f"share{rank}").read_text().split() for rank in range(4)]
+    assert [each[0] for each in shares] == ["2"] * 4  # of the 6 samples of the last batch: some are in two shares
+    assert len({each[1] for each in shares}) == 3  # what the last process gets, the one before it has, too
+    assert len({each[2] for each in shares}) == 1
 
 
 def test_data_are_not_preloaded_where_processes_share_them_out(small: Path) -> None:

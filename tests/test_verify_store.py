@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from turbofix.verify.probe import products, store, tensors  # noqa: E402
+from turbofix.verify.probe import lockstep, products, store, tensors  # noqa: E402
 from turbofix.verify.probe.lockstep import Moment  # noqa: E402
 
 KINDS = {
@@ -105,3 +105,19 @@ def test_updates_of_half_precision_are_not_rounded_away() -> None:
     after = before + 2**-7
     found = products.changes((before, before), (after, before), equal=False)
     assert found.norm == pytest.approx(2**-7 * 8**0.5) and found.new == 0
+
+
+def test_buffers_are_the_same_ones_where_a_module_around_them_changes_their_names() -> None:
+    def moment(prefix: str, kept: float) -> Moment:
+        found = Moment([f"{prefix}weight"], [torch.ones(2)])
+        found.after, found.gradients = [torch.ones(2)], [torch.ones(2)]
+        found.buffers = {f"{prefix}count": torch.tensor(3.0), f"{prefix}kept": torch.full((2,), kept)}
+        return found
+
+    same = lockstep.compare(moment("", 1.0), moment("model.", 1.0))
+    assert (same["unequal"]["buffer"], [off for _, off in same["buffers"]]) == (None, [0.0, 0.0])
+    other = lockstep.compare(moment("", 1.0), moment("model.", 2.0))
+    assert (other["unequal"]["buffer"], other["buffers"][0][0]) == ("kept", "kept")
+    fewer = moment("model.", 1.0)
+    del fewer.buffers["model.kept"]
+    assert lockstep.compare(moment("", 1.0), fewer)["buffers"][0] == ("count", math.inf)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 
+from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.placements import UNKNOWN_PLACE
 from turbofix.dataflow.questions import Analysis
 from turbofix.dataflow.switches import is_off, switch_of
@@ -89,6 +90,13 @@ def called_through(analysis: Analysis, event: Event, loop: ast.AST | None) -> In
 
 def methods_around(analysis: Analysis, event: Event, loop: ast.AST | None) -> Iterator[tuple[Instance, str]]:
     """The models whose own methods make a forward call, from the outermost, with the methods' names."""
+    return ((model, call.attr) for model, call, _ in method_calls(analysis, event, loop))
+
+
+def method_calls(
+    analysis: Analysis, event: Event, loop: ast.AST | None
+) -> Iterator[tuple[Instance, ast.Attribute, tuple[Frame, ...]]]:
+    """The calls of models' own methods around a forward call: the model, ``model.method``, and the frames around it."""
     frames = analysis.facts.frames(event)
     inner = len(analysis.facts.frames_within(event, loop)) if loop is not None else len(frames)
     for index in range(len(frames) - inner + 1, len(frames)):
@@ -98,7 +106,7 @@ def methods_around(analysis: Analysis, event: Event, loop: ast.AST | None) -> It
         if isinstance(frame.call.func, ast.Attribute):
             for member in members(analysis.facts.evaluate(frame.call.func.value, frames[:index])):
                 if isinstance(member, Instance) and is_module_class(member):
-                    yield member, frame.call.func.attr
+                    yield member, frame.call.func, frames[:index]
 
 
 def outermost(analysis: Analysis, forwards: list[Event]) -> list[Event]:

@@ -18,7 +18,7 @@ class Wrapped:
     ``text`` is what it is called there, ``becomes`` what the wrapped one is called beside it. ``uses`` are the
     expressions that take the wrapped one in its place, each with its new text; ``unwraps`` those of functions which are
     given it, and that need the model itself. ``normed``: it has batch normalisation. ``idle``: some of its layers are
-    never called.
+    never called. ``method`` is the one of its own that steps call, empty where they call the model as such.
     """
 
     model: Site
@@ -30,6 +30,7 @@ class Wrapped:
     unwraps: tuple[Site, ...] = ()
     normed: bool = False
     idle: bool = False
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,16 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Counted:
+class Figure:
     """What a loop counts of a process's share, and how it becomes that of all: numbers add up.
 
-    ``figures`` are a list with a number for each batch, ``samples`` one with something for each sample, ``entries`` a
+    ``batches`` are a list with a number for each batch, ``samples`` one with something for each sample, ``entries`` a
     dict of numbers. ``mean``: each process has means over its own batches. ``tensor``: it is one on a device, or holds
     such; ``unsure``: that is not known. ``carries``: it may still hold the graph of a loss.
     """
 
     text: str
-    kind: Literal["number", "figures", "samples", "entries"]
+    kind: Literal["number", "batches", "samples", "entries"]
     mean: bool = False
     tensor: bool = False
     carries: bool = False
@@ -112,7 +113,7 @@ class Totals:
     """What a loop counts of a process's share and what is read behind it; ``anew`` are lines that compute of it."""
 
     loop: Site
-    counted: tuple[Counted, ...] = ()
+    figures: tuple[Figure, ...] = ()
     anew: tuple[str, ...] = ()
 
 
@@ -126,20 +127,31 @@ class Summed:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """A loss that is a mean over the ``target`` that is not ``left_out``: its call, and both as they are written."""
+
+    call: Site
+    target: str
+    left_out: str
+
+
+@dataclass(frozen=True)
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
-    ``setup`` is the first statement of its set-up, ``imports`` the last import of each file, and what follows it.
-    ``once`` are runs of statements (first and last) that one process alone executes; ``opened`` the names of files that
-    are written, ``writers`` calls that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars``
-    progress bars, ``contexts`` those that log while a block runs. ``downloads`` are statements that fetch data,
-    ``loads`` those that read what was saved before, ``fetched`` those in which one process writes what all read then.
-    ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's size
-    in steps. ``unseeded`` are the generators that nobody seeds, ``apart`` those of which each process has its own in
-    steps; ``decisions`` are expressions that decide over the rest of the training, ``skips`` those of a step that leave
-    something out, each with whether one process that finds it so is enough. ``summed`` are losses at a backward pass
-    that are sums over a batch. ``loggers`` are the libraries by which it logs messages. ``owner`` is Accelerate's
-    object, which wraps and shares out: ``unwraps`` are models whose weights are then saved or loaded.
+    ``setup`` is the first statement of its set-up (``repeated``: which may run again), ``imports`` the last import of
+    each file, and what follows it. ``once`` are runs of statements (first and last) that one process alone executes;
+    ``opened`` the names of files that are written, ``writers`` calls that make a writer of logs, ``disabled`` those
+    that begin a tracker's run, ``bars`` progress bars, ``contexts`` those that log while a block runs. ``downloads``
+    are statements that fetch data, ``loads`` those that read what was saved before, ``on_one_gpu`` calls that read it
+    to one GPU, ``fetched`` those in which one process writes what all read then. ``indexed`` are literals that name one
+    GPU, each with what it becomes. ``sizes`` are other reads of a batch's size in steps. ``unseeded`` are the
+    generators that nobody seeds, ``apart`` those of which each process has its own in steps; ``decisions`` are
+    expressions that decide over the rest of the training, ``skips`` those of a step that leave something out, each with
+    whether one process that finds it so is enough. ``summed`` are losses at a backward pass that are sums over a batch,
+    ``counted`` those that are means over what counts in one. ``loggers`` are the libraries by which it logs messages.
+    ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then saved or
+    loaded.
     """
 
     setup: Site
@@ -158,6 +170,7 @@ class Parallel:
     contexts: tuple[Site, ...] = ()
     downloads: tuple[tuple[Site, Site], ...] = ()
     loads: tuple[Site, ...] = ()
+    on_one_gpu: tuple[Site, ...] = ()
     fetched: tuple[Site, ...] = ()
     indexed: tuple[tuple[Site, str], ...] = ()
     sizes: tuple[Site, ...] = ()
@@ -166,9 +179,11 @@ class Parallel:
     decisions: tuple[Site, ...] = ()
     skips: tuple[tuple[Site, bool], ...] = ()
     summed: tuple[Summed, ...] = ()
+    counted: tuple[Counted, ...] = ()
     owner: Site | None = None
     unwraps: tuple[Site, ...] = ()
     loggers: tuple[str, ...] = ()
+    repeated: bool = False
     hazard: Hazard | None = None
 
 

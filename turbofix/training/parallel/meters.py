@@ -25,7 +25,7 @@ from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.names import dotted, loaded, parameters
 from turbofix.source.nodes import walk
-from turbofix.training.model import Counted
+from turbofix.training.model import Figure
 from turbofix.training.parallel.passes import Pass
 from turbofix.training.parallel.sharing import value_of
 
@@ -38,7 +38,7 @@ _EMPTY = frozenset(("list", "dict", "defaultdict", "Counter", "zeros", "tensor")
 class Meter:
     """What one object counts, and lines that compute anew what it keeps of that (``losses.avg = ...``)."""
 
-    counted: tuple[Counted, ...]
+    figures: tuple[Figure, ...]
     anew: tuple[str, ...] = ()
 
 
@@ -92,9 +92,9 @@ def _meter(name: str, kept: _Kept, objects: list[Instance]) -> Meter | None:
     tensors = {attribute for attribute, held in values.items() if any(isinstance(each, Tensor) for each in held)}
     if tensors & {*kept.entries} or any(isinstance(each, Mapping) for name in kept.lists for each in values[name]):
         return None
-    counted = [counted_as(f"{name}.{each}", "number", values[each]) for each in kept.sums]
-    counted += [Counted(f"{name}.{each}", "entries") for each in kept.entries]
-    counted += [counted_as(f"{name}.{each}", "samples", values[each]) for each in kept.lists]
+    counted = [figure_of(f"{name}.{each}", "number", values[each]) for each in kept.sums]
+    counted += [Figure(f"{name}.{each}", "entries") for each in kept.entries]
+    counted += [figure_of(f"{name}.{each}", "samples", values[each]) for each in kept.lists]
     return Meter(tuple(counted), tuple(_anew(name, kept)))
 
 
@@ -102,15 +102,15 @@ def _held(objects: list[Instance], attribute: str) -> list[Value]:
     return [value for each in objects for value in flatten(each.attributes.get(attribute))]
 
 
-def counted_as(
-    text: str, kind: Literal["number", "figures", "samples"], held: list[Value], mean: bool = False
-) -> Counted:
+def figure_of(
+    text: str, kind: Literal["number", "batches", "samples"], held: list[Value], mean: bool = False
+) -> Figure:
     """What is counted, by what it holds beside constants: tensors, numbers, or what may be either."""
     found = [each for each in held if not isinstance(each, (Const, Sequence))]
     tensors = [each for each in found if isinstance(each, Tensor) and (kind != "samples" or each.device != "cpu")]
     sure = not tensors or (len(tensors) == len(found) and not any(each.foreign for each in tensors))
     carries = sure and any(not each.detached for each in tensors)
-    return Counted(text, kind, mean, bool(tensors) and sure, carries, unsure=not sure)
+    return Figure(text, kind, mean, bool(tensors) and sure, carries, unsure=not sure)
 
 
 def _anew(name: str, kept: _Kept) -> Iterator[str]:

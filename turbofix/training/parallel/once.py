@@ -11,10 +11,13 @@ from turbofix.domain.scopes import ModuleFile
 from turbofix.library.tables import BARS, NAMES
 from turbofix.regex import regex
 from turbofix.source.answers import every
+from turbofix.source.names import dotted, stored
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.parallel.paths import in_front_of_tests, is_numbering
+from turbofix.training.parallel.ways import on_the_way
+from turbofix.training.parallel.wrapping import NotWrapped
 
 _BARS = BARS | NAMES["progress"]
 _WRITES = NAMES["writes"]
@@ -23,6 +26,8 @@ _WRITERS = NAMES["makes_writer"]
 _DISABLED = NAMES["disabled_by_mode"]
 _OPENS = frozenset(("builtins.open", "io.open", "logging.FileHandler", "logging.handlers.RotatingFileHandler"))
 _OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "collate_fn"))
+_ASKS = NAMES["asks_user"]
+_FETCHES = NAMES["fetches"]
 _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _ITS_MODE = frozenset("wax")
 
@@ -42,7 +47,7 @@ class Once:
         self.bars: list[Site] = []
         self.contexts: list[Site] = []
         self.fetching: list[tuple[ast.stmt, ModuleFile]] = []
-        scopes = {id(frame.scope) for frame in analysis.facts.opened()}
+        scopes = on_the_way(analysis)
         for module in self.modules:
             for call in every(ast.Call, module.tree):
                 scope = self.places.scope(call, module)
@@ -56,6 +61,8 @@ class Once:
         name = self._name(call, module) or ""
         site = self.places.site(call, module)
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if name in _ASKS:
+            raise NotWrapped("it asks its user, and each process would", site)
         if name in _BARS and name.startswith(("tqdm", "rich", "accelerate")):  # which `disable` turns off
             self.bars.append(site)
         elif name in _WRITERS:
@@ -69,20 +76,46 @@ class Once:
         elif name in _WRITES or (not name and method in _WRITING):
             self._guard(call, module)
             self._note(call, module)
-        if any(each.arg == "download" and not _is_off(each.value) for each in call.keywords):
-            statement = self.places.statement(call, module)
-            if statement is not None:
-                self.fetching.append((statement, module))
+        if _downloads(call) or name in _FETCHES:
+            self.fetching += self._fetching(call, module)
+
+    def _fetching(self, call: ast.Call, module: ModuleFile) -> Iterator[tuple[ast.stmt, ModuleFile]]:
+        """The statements that fetch data: of what a function returns, those that call it.
+
+        What only another call that fetches data leads to is a part of that one.
+        """
+        facts = self.analysis.facts
+        at = [facts.frames(event) for event in facts.at(call)]
+        for frames in map(facts.frames, facts.levels()):
+            at += [frames[:place] for place, frame in enumerate(frames) if frame.call is call]
+        for frames in at or [()]:
+            ways = [(each.call, above.module) for above, each in itertools.pairwise(frames)]
+            calls = [(each, place) for each, place in ways if isinstance(each, ast.Call)]
+            if any(_downloads(each) for each, _ in calls):
+                continue
+            for each, place in ((call, module), *reversed(calls)):
+                statement = self.places.statement(each, place)
+                if statement is not None and not isinstance(statement, ast.Return):
+                    statement = in_front_of_tests(self.places, statement, place)
+                    if self._trains(statement):
+                        why = "it fetches data in a statement that trains: set a name to them in front of it"
+                        raise NotWrapped(why, self.places.site(statement, place))
+                    yield statement, place
+                    break
+
+    def _trains(self, statement: ast.stmt) -> bool:
+        """Whether a step's backward pass happens in a statement, or in what it calls."""
+        inside, facts = {id(each) for each in walk(statement)}, self.analysis.facts
+        return any(id(frame.anchor) in inside for each in facts.of("backward") for frame in facts.frames(each))
 
     def _open(self, call: ast.Call, module: ModuleFile) -> None:
         """A file that is written: as a block of its own by one process, else the other ones write into nothing."""
         statement = self.places.statement(call, module)
         if isinstance(statement, ast.With) and any(call is item.context_expr for item in statement.items):
+            scope = self.places.scope(statement, module)
             inside = {id(each) for each in walk(statement)}
-            backwards = self.analysis.facts.of("backward")
-            anchors = (frame.anchor for event in backwards for frame in self.analysis.facts.frames(event))
-            assigns = any(isinstance(each, ast.Assign) for each in walk(statement))
-            if not assigns and not any(id(each) in inside for each in anchors):
+            outside = {dotted(each) for each in walk(scope) if id(each) not in inside and isinstance(each, ast.Name)}
+            if not stored(statement.body) & outside and not self._trains(statement):
                 self.statements.append((statement, module))
                 return
         if not isinstance(call.func, ast.Attribute) or (self._name(call, module) or "") in _OPENS:
@@ -144,9 +177,11 @@ class Once:
     def loads(self, saves: Iterable[ast.AST]) -> Iterator[Site]:
         """The statements that read a file behind those that may have written it."""
         written = {id(each) for each in saves}
+        here = on_the_way(self.analysis)
         order = [each.order for each in self.analysis.facts.of("save") if id(each.node) in written]
         for event in self.analysis.facts.of("load"):
-            if event.name == "torch.load" and order and event.order > min(order):
+            beside = id(self.places.scope(event.node, event.module)) in here
+            if event.name == "torch.load" and beside and order and event.order > min(order):
                 statement = self.places.statement(event.node, event.module)
                 if statement is not None:
                     yield self.places.site(in_front_of_tests(self.places, statement, event.module), event.module)
@@ -162,6 +197,10 @@ def _mode(call: ast.Call) -> set[str]:
     at = 0 if isinstance(call.func, ast.Attribute) else 1
     given = call.args[at] if len(call.args) > at else next((k.value for k in call.keywords if k.arg == "mode"), None)
     return set(str(given.value)) if isinstance(given, ast.Constant) else set()
+
+
+def _downloads(call: ast.Call) -> bool:
+    return any(each.arg == "download" and not _is_off(each.value) for each in call.keywords)
 
 
 def _is_off(node: ast.expr) -> bool:

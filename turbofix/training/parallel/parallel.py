@@ -9,7 +9,7 @@ from dataclasses import replace
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord
-from turbofix.domain.values import Const, Made, members
+from turbofix.domain.values import Bound, Const, Function, Made, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
@@ -29,12 +29,14 @@ from turbofix.training.model import (
     Totals,
 )
 from turbofix.training.parallel.accelerated import accelerated
+from turbofix.training.parallel.counted import counted
 from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.paths import chosen_paths, made_where_missing
-from turbofix.training.parallel.sharing import divided, drawn, sizes_read
+from turbofix.training.parallel.restored import read_to_one_gpu
+from turbofix.training.parallel.sharing import divided, drawn, sizes_read, value_of
 from turbofix.training.parallel.skips import skips
-from turbofix.training.parallel.start import beginning
+from turbofix.training.parallel.start import beginning, is_repeated
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, is_synchronised, wrapped
 from turbofix.training.steps.acts import loss_expression
@@ -109,8 +111,10 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         bars=tuple(once.bars),
         contexts=tuple(once.contexts),
         downloads=once.downloads(),
+        repeated=is_repeated(analysis, setup),
         loads=tuple(dict.fromkeys(once.loads(saves))),
         decisions=tuple(dict.fromkeys((*chosen_paths(analysis, modules), *(test for test, _ in missing)))),
+        on_one_gpu=tuple(dict.fromkeys(read_to_one_gpu(analysis))),
         fetched=tuple(statement for _, statement in missing),
         indexed=tuple(_indexed(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
@@ -157,6 +161,7 @@ def _parallel(  # noqa: PLR0913
         decisions=(*found.decisions, *decisions(analysis, [record for _, record in records])),
         skips=tuple(skips(analysis, [record for _, record in records])),
         summed=summed,
+        counted=tuple(counted(analysis, [record for _, record in records])),
     )
 
 
@@ -189,8 +194,11 @@ def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Summed]:
         sums = [event for event in asked if _reduction(event) == "sum"]
         means = [event for event in asked if event.kind == "criterion" and _reduction(event) != "sum"]
         backward = [event for event in inside if event.kind == "backward"]
-        by_hand = [event for event in backward if _is_sum(_value(_written(analysis, event))) and not means]
-        if not (sums or by_hand) or any(map(_is_shared_out, walk(record.node))):
+        by_hand = [event for event in backward if not means and _is_sum(analysis, *_value(analysis, event))]
+        around = {frame.scope for event in sums for frame in facts.frames_within(event, record.node)[1:]}
+        if not (sums or by_hand) or any(
+            _is_shared_out(each) for holder in (record.node, *around) for each in walk(holder)
+        ):
             continue
         if sums and means:
             why = "a loss is a sum over the batch, and another one a mean: divide the sum by the batch's size"
@@ -204,31 +212,51 @@ def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Summed]:
 
 def _written(analysis: Analysis, event: Event) -> ast.expr | ast.Assign | None:
     """Where a loss at a backward pass is set last, in its function; or the loss, if it has no name."""
-    loss, places = loss_expression(analysis, event), analysis.facts.places
-    if not isinstance(loss, ast.Name):
-        return loss
-    owner = analysis.facts.bindings.owner(loss.id, loss, event.module)
-    writes = [each for each in analysis.facts.bindings.writes(owner, loss.id) if isinstance(each, ast.Assign)]
-    before = [each for each in writes if each.lineno <= loss.lineno and places.scope(each, event.module) is owner]
-    return before[-1] if before else None
+    loss = loss_expression(analysis, event)
+    return _set_last(analysis, loss, event.module) if isinstance(loss, ast.Name) else loss
 
 
-def _value(written: ast.expr | ast.Assign | None) -> ast.expr | None:
-    return written.value if isinstance(written, ast.Assign) else written
+def _set_last(analysis: Analysis, name: ast.Name, module: ModuleFile) -> ast.Assign | None:
+    """The statement in front of a name that sets it last, in its function."""
+    owner, places = analysis.facts.bindings.owner(name.id, name, module), analysis.facts.places
+    writes = [each for each in analysis.facts.bindings.writes(owner, name.id) if isinstance(each, ast.Assign)]
+    before = [each for each in writes if each.lineno <= name.lineno and name not in walk(each)]
+    return next((each for each in reversed(before) if places.scope(each, module) is owner), None)
 
 
-def _is_sum(node: ast.expr | None) -> bool:
-    """Whether an expression sums up a whole tensor, or is made of such sums."""
-    if isinstance(node, ast.UnaryOp):
-        return _is_sum(node.operand)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        return _is_sum(node.left) and _is_sum(node.right)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return _is_sum(node.left) or _is_sum(node.right)
-    named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sum"
-    if not named or not isinstance(node, ast.Call) or node.keywords:
+def _value(analysis: Analysis, event: Event) -> tuple[ast.expr | None, ModuleFile]:
+    """What a loss at a backward pass was set to."""
+    written = _written(analysis, event)
+    return (written.value if isinstance(written, ast.Assign) else written), event.module
+
+
+def _is_sum(analysis: Analysis, node: ast.expr | None, module: ModuleFile, depth: int = 8) -> bool:
+    """Whether an expression sums up a whole tensor, or is made of such sums, here or in functions that it calls."""
+
+    def of(part: ast.expr) -> bool:
+        return _is_sum(analysis, part, module, depth - 1)
+
+    if depth == 0:
         return False
-    return len(node.args) == (1 if dotted(node.func) == "torch.sum" else 0)
+    if isinstance(node, ast.Name):
+        setting = _set_last(analysis, node, module)
+        return setting is not None and isinstance(setting.targets[0], ast.Name) and of(setting.value)
+    if isinstance(node, ast.UnaryOp):
+        return of(node.operand)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        return of(node.left) and of(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return of(node.left) or of(node.right)
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "sum":
+        return not node.keywords and len(node.args) == (1 if dotted(node.func) == "torch.sum" else 0)
+    called = [
+        each.function if isinstance(each, Bound) else each for each in members(value_of(analysis, node.func, module))
+    ]
+    own = [each for each in called if isinstance(each, Function) and isinstance(each.node, ast.FunctionDef)]
+    returns = [(one.value, each.module) for each in own for one in walk(each.node) if isinstance(one, ast.Return)]
+    return bool(returns) and all(_is_sum(analysis, value, place, depth - 1) for value, place in returns)
 
 
 def _reduction(event: Event) -> object:

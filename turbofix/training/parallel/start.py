@@ -7,6 +7,8 @@ import ast
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.regex import regex
+from turbofix.source.answers import every
+from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
@@ -64,3 +66,17 @@ def _block(analysis: Analysis, frame: Frame) -> ast.AST:
 
 def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def is_repeated(analysis: Analysis, setup: Site) -> bool:
+    """Whether the function that sets up may be called again: by what decorates it, or by several calls."""
+    places = analysis.facts.places
+    module = next(each for each in analysis.execution.modules.values() if each.path == setup.path)
+    calls = [call for each in analysis.execution.modules.values() for call in every(ast.Call, each.tree)]
+    for node in walk(module.tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
+            places.site(each, module) == setup for each in node.body
+        ):
+            named = sum((dotted(each.func) or "").rpartition(".")[2] == node.name for each in calls)
+            return bool(node.decorator_list) or named > 1
+    return False

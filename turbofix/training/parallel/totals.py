@@ -11,8 +11,8 @@ from turbofix.domain.trace import LoopRecord
 from turbofix.domain.values import Host, Mapping, Sequence, Tensor
 from turbofix.source.names import dotted, loaded
 from turbofix.source.nodes import walk
-from turbofix.training.model import Counted, Summed, Totals
-from turbofix.training.parallel.meters import counted_as, meters
+from turbofix.training.model import Figure, Summed, Totals
+from turbofix.training.parallel.meters import figure_of, meters
 from turbofix.training.parallel.passes import Pass, is_entry, root
 
 _AS_IT_IS = frozenset(("item", "detach", "cpu", "float", "data", "numpy", "tolist"))
@@ -27,18 +27,18 @@ def totals(analysis: Analysis, record: LoopRecord, summed: Collection[Summed] = 
     loop = Pass(analysis, record, summed)
     if loop.gathers():
         return None
-    counted: dict[str, Counted] = {}
+    counted: dict[str, Figure] = {}
     for each in (*_sums(loop), *_lists(loop), *_last(loop)):
         counted.setdefault(each.text, each)
     kept = list(meters(loop))
-    counted |= {each.text: each for meter in kept for each in meter.counted}
+    counted |= {each.text: each for meter in kept for each in meter.figures}
     if not counted or (not loop.trains and all(each.kind == "samples" for each in counted.values())):
         return None  # an evaluation's samples may have an order that matters
     anew = [line for meter in kept for line in meter.anew] + [ast.unparse(each) for each in loop.computed]
     return Totals(analysis.facts.places.site(loop.node, loop.module), tuple(counted.values()), tuple(anew))
 
 
-def _sums(loop: Pass) -> Iterator[Counted]:
+def _sums(loop: Pass) -> Iterator[Figure]:
     for node in loop.own:
         added = _added(node)
         if added is None or isinstance(added[1], ast.Constant) or loop.takes_time(added[1]):
@@ -54,15 +54,15 @@ def _sums(loop: Pass) -> Iterator[Counted]:
                 yield from _samples(loop, text, value)
         elif isinstance(target, ast.Subscript) and not is_entry(target):
             if anew and isinstance(start, (ast.Dict, ast.DictComp, ast.Call)) and not _is_tensor(loop, value):
-                yield Counted(name, "entries", mean)
+                yield Figure(name, "entries", mean)
         elif anew or mean:
-            found = counted_as(text, "number", loop.value(value), mean)
+            found = figure_of(text, "number", loop.value(value), mean)
             found = replace(found, carries=found.carries and not _is_comparison(value))
             if not (found.carries and loop.goes_on) and (not found.unsure or isinstance(start, ast.Constant)):
                 yield found
 
 
-def _lists(loop: Pass) -> Iterator[Counted]:
+def _lists(loop: Pass) -> Iterator[Figure]:
     for call in loop.calls:
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         if not isinstance(call.func, ast.Attribute) or method not in ("append", "extend") or len(call.args) != 1:
@@ -73,24 +73,24 @@ def _lists(loop: Pass) -> Iterator[Counted]:
         text, held = loop.analysis.facts.places.text(target, loop.module), loop.value(value)
         of_batches = bool(held) and isinstance(held[0], Host) and _is_divided_by_batches(loop, text)
         if method == "append" and (of_batches or _is_loss(loop, value)):
-            found = counted_as(text, "figures", held, _is_mean(loop, text, value))
+            found = figure_of(text, "batches", held, _is_mean(loop, text, value))
             if not found.unsure and not (found.carries and loop.goes_on):
                 yield found
         elif loop.start(target, anew=True) is not None:
             yield from _samples(loop, text, value)
 
 
-def _samples(loop: Pass, text: str, value: ast.expr) -> Iterator[Counted]:
+def _samples(loop: Pass, text: str, value: ast.expr) -> Iterator[Figure]:
     """A list of what belongs to samples of a share, if it can be put behind that of another one."""
     held = loop.value(value)
-    found, tensors = counted_as(text, "samples", held), [each.of if isinstance(each, Host) else each for each in held]
+    found, tensors = figure_of(text, "samples", held), [each.of if isinstance(each, Host) else each for each in held]
     nested = any(isinstance(each, Mapping) or (isinstance(each, Sequence) and each.kind != "list") for each in held)
     together = not (nested and (found.tensor or found.unsure)) and not (found.carries and loop.goes_on)
     if together and any(isinstance(each, Tensor) and each.roles & _OF_SAMPLES for each in tensors):
         yield found
 
 
-def _last(loop: Pass) -> Iterator[Counted]:
+def _last(loop: Pass) -> Iterator[Figure]:
     """The loss of the last batch."""
     for node in loop.node.body if loop.trains and not loop.goes_on else ():
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
@@ -98,7 +98,7 @@ def _last(loop: Pass) -> Iterator[Counted]:
         name, value = node.targets[0].id, node.value
         if _is_loss(loop, value) and name not in loaded(value) and loop.reaches(node.targets[0]):
             mean = not loop.summed or bool(loop.scaled & {name, *loaded(value)})
-            found = counted_as(name, "number", loop.value(value), mean)
+            found = figure_of(name, "number", loop.value(value), mean)
             yield from () if found.unsure else (found,)
 
 

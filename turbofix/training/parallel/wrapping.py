@@ -14,15 +14,19 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
+from turbofix.domain.values import Bound, Instance, Made, Opaque, members
 from turbofix.records import dataclass
+from turbofix.regex import regex
+from turbofix.source.answers import every
 from turbofix.source.names import dotted, parameters, reads_of, stored
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import Copied, Hazard, Model, Step, Wrapped
 from turbofix.training.models.idle import has_idle_layers
-from turbofix.training.objects import Layers, called_through, layers_of, models_in, outermost
-from turbofix.training.steps.acts import creates_graph
+from turbofix.training.objects import Layers, layers_of, method_calls, models_in, outermost
+from turbofix.training.optimizers.optimizer import parts_of
+from turbofix.training.steps.acts import creates_graph, is_module_class
 from turbofix.training.steps.discarded import is_updated_by
 from turbofix.training.steps.regions import surely_no_grad
 
@@ -31,6 +35,13 @@ _SAFE = frozenset(
     ("train", "eval", "parameters", "named_parameters", "zero_grad", "requires_grad_", "forward", "module", "modules")
 )
 """What a wrapper answers as its module does."""
+_CALLS = frozenset(("forward", "module", "modules", "named_parameters"))
+"""Of these, what one that calls another method does not."""
+_NORMED = regex(
+    r"BatchNorm|^(wide_)?res(net|next)\d|^(efficientnet|densenet|mobilenet|regnet|mnasnet|shufflenet|inception|googlenet)"
+    r"|^vgg\d+_bn|^(deeplab|fcn|lraspp|fasterrcnn|maskrcnn|retinanet|timm|smp|segmentation_models_pytorch)"
+)
+"""Layers that normalise over a batch, and ready-made networks that have such."""
 _NORMS = tuple(f"torch.nn.BatchNorm{dims}d" for dims in (1, 2, 3))
 
 
@@ -57,41 +68,119 @@ class _Anchor:
     given: list[tuple[ast.AST, str, ModuleFile]] = field(default_factory=list)  # functions, and their parameters
 
 
+@dataclass(frozen=True)
+class _Use:
+    """A call of a model in a step: ``func`` is what is called, in these frames; ``method`` one of the model's own."""
+
+    model: Made | Instance | Opaque
+    func: ast.expr
+    frames: tuple[Frame, ...]
+    method: str = ""
+
+
 def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> Iterator[Wrapped]:
     """The models that steps train. Raises NotWrapped."""
     facts = analysis.facts
-    found: dict[Site, list[Event]] = {}
-    for event in outermost(analysis, facts.of("forward")):
+    found: dict[Site, list[_Use]] = {}
+    forwards = outermost(analysis, facts.of("forward"))
+    for event in forwards:
         loop = next(
             (each.node for each in facts.loops(event) if _trains(analysis, each.node, each.module, steps)), None
         )
         if loop is None or surely_no_grad(event):
             continue
-        through = called_through(analysis, event, loop)
-        for value in (through,) if through is not None else models_in(event.receiver):
+        through = next(method_calls(analysis, event, loop), None)
+        if through is None:
+            _refuse_other_names(analysis, event, loop)
+        for value in (through[0],) if through is not None else models_in(event.receiver):
             site = facts.origin_site(value.origin)
             if site is None or not is_updated_by(analysis, event, value):
                 continue
-            if through is not None:
-                where = facts.site(event)
-                why = f"`{value_name(event)}` is called by a method of its own, of which a wrapper sees nothing"
-                raise NotWrapped(why, where)
-            found.setdefault(site, []).append(event)
+            use = _by_method(analysis, event, *through) if through is not None else _as_such(analysis, event, value)
+            found.setdefault(site, []).append(use)
     known = {each.site: each for each in models}
     for site in _parts(found):  # what gets its gradients beside the whole is reduced with it
         del found[site]
-    for site, events in found.items():
-        model = known.get(site)
+    for site, uses in found.items():
+        model, method = known.get(site), next((each.method for each in uses if each.method), "")
+        if method:
+            _refuse_two(analysis, [one for others in found.values() for one in others if _overlap(one, uses[0])])
+            uses += [*_elsewhere(analysis, forwards, uses)]
+            if model is None or model.wrapped is not None:
+                raise NotWrapped(f"`{method}` of it is called past what wraps it", site)
         if model is not None and model.wrapped is None:
-            yield _wrapped(analysis, model, events)
+            yield _wrapped(analysis, model, uses, method)
 
 
-def _parts(found: dict[Site, list[Event]]) -> list[Site]:
+def _as_such(analysis: Analysis, event: Event, model: Made | Instance | Opaque) -> _Use:
+    if not isinstance(event.node, ast.Call):
+        raise NotWrapped("it is called in a way that was not followed", analysis.facts.site(event))
+    return _Use(model, event.node.func, analysis.facts.frames(event))
+
+
+def _by_method(
+    analysis: Analysis, event: Event, model: Instance, func: ast.Attribute, frames: tuple[Frame, ...]
+) -> _Use:
+    """A call by a method of the model's own. Raises NotWrapped where that cannot become the one that a wrapper sees."""
+    facts, named = analysis.facts, f"`{ast.unparse(func)}`"
+    site = facts.places.site(func, frames[-1].module)
+    if any(each.function is not None and each.function.cls in model.cls.mro() for each in frames):
+        raise NotWrapped(f"{named} is called by another method of the model, which goes through the batches", site)
+    parts = {id(each) for each in parts_of(model)}
+    if any(id(each) not in parts for each in models_in(event.receiver)):
+        raise NotWrapped(f"{named} computes with `{value_name(event)}`, which is not seen to be a part of it", site)
+    for each in facts.of("backward", "step"):
+        if any(isinstance(one.call, ast.Call) and one.call.func is func for one in facts.frames(each)):
+            raise NotWrapped(f"{named} goes backward by itself, before a wrapper knows that it is called", site)
+    return _Use(model, func, frames, func.attr)
+
+
+def _refuse_other_names(analysis: Analysis, event: Event, loop: ast.AST) -> None:
+    """Raise NotWrapped where a model's own method is called by another name: ``compute = model.loss``."""
+    frames = analysis.facts.frames(event)
+    for index in range(len(frames) - len(analysis.facts.frames_within(event, loop)) + 1, len(frames)):
+        call = frames[index].call
+        if not isinstance(call, ast.Call):
+            continue
+        for each in members(analysis.facts.evaluate(call.func, frames[:index])):
+            if isinstance(each, Bound) and isinstance(each.receiver, Instance) and is_module_class(each.receiver):
+                why = f"`{ast.unparse(call.func)}` is a model's own method, of which a wrapper sees nothing"
+                raise NotWrapped(why, analysis.facts.places.site(call, frames[index - 1].module))
+
+
+def _overlap(one: _Use, other: _Use) -> bool:
+    """Whether two calls are of one model, or of models that have parts in common."""
+    return not {id(each) for each in parts_of(one.model)}.isdisjoint(map(id, parts_of(other.model)))
+
+
+def _refuse_two(analysis: Analysis, uses: list[_Use]) -> None:
+    """Raise NotWrapped where steps call a model, or parts of it, in more than one way."""
+    names = dict.fromkeys(ast.unparse(each.func) for each in uses)
+    if len({(each.method, analysis.facts.origin_site(each.model.origin)) for each in uses}) > 1:
+        told = " and ".join(f"`{text}`" for text in names)
+        why = f"steps call {told}: a wrapper has to see all that gets a gradient in one call"
+        raise NotWrapped(why, analysis.facts.places.site(uses[0].func, uses[0].frames[-1].module))
+
+
+def _elsewhere(analysis: Analysis, forwards: list[Event], uses: list[_Use]) -> Iterator[_Use]:
+    """The other ways to the same calls, of evaluations, which then go by the wrapped one as well."""
+    funcs, origin = {id(each.func) for each in uses}, analysis.facts.origin_site(uses[0].model.origin)
+    for event in forwards:
+        for model, func, frames in method_calls(analysis, event, None):
+            if id(func) not in funcs:
+                continue
+            if analysis.facts.origin_site(model.origin) != origin:
+                why = f"`{ast.unparse(func)}` is a call of another model as well"
+                raise NotWrapped(why, analysis.facts.places.site(func, frames[-1].module))
+            yield _Use(model, func, frames, func.attr)
+
+
+def _parts(found: dict[Site, list[_Use]]) -> list[Site]:
     """The models that are parts of other ones."""
     inside: dict[Site, set[int]] = {}
     own: dict[Site, set[int]] = {}
-    for site, events in found.items():
-        layers, values = Layers(), [each for event in events for each in models_in(event.receiver)]
+    for site, uses in found.items():
+        layers, values = Layers(), [each.model for each in uses]
         for value in values:
             layers_of(value, layers)
         own[site] = {id(each) for each in values}
@@ -121,8 +210,14 @@ def is_normed(analysis: Analysis, model: Model) -> bool:
 
 def is_synchronised(analysis: Analysis) -> bool:
     """Whether a model of the program may have layers that normalise over a batch, and can do so over all processes."""
-    named = any("BatchNorm" in module.text for module in analysis.execution.modules.values())
-    return named and not _is_differentiated_again(analysis)
+
+    def named() -> bool:
+        trees = [module.tree for module in analysis.execution.modules.values()]
+        words = [each.attr for tree in trees for each in every(ast.Attribute, tree)]
+        words += [each.id for tree in trees for each in every(ast.Name, tree)]
+        return any(map(_NORMED.search, words))
+
+    return analysis.once(("batch normalisation",), named) and not _is_differentiated_again(analysis)
 
 
 def _is_differentiated_again(analysis: Analysis) -> bool:
@@ -130,9 +225,9 @@ def _is_differentiated_again(analysis: Analysis) -> bool:
     return bool(facts.of("autograd_grad")) or any(map(creates_graph, facts.of("backward")))
 
 
-def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
+def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -> Wrapped:
     places = analysis.facts.places
-    anchors = [_anchor(analysis, event) for event in events]
+    anchors = [_anchor(analysis, each) for each in calls]
     first = anchors[0]
     for each in anchors[1:]:
         if (each.scope, each.text) != (first.scope, first.text):
@@ -145,9 +240,9 @@ def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
         first.handed |= each.handed
     taken = first.handed.union(first.uses)
     unwraps = {
-        places.site(read, module): None
-        for function, name, module in first.given
-        for read in _needing_itself(analysis, function, name, module, taken)
+        places.site(read, given[-1]): None
+        for given in first.given
+        for read in _needing_itself(analysis, given, taken, by_method=bool(method))
     }
     return Wrapped(
         model.site,
@@ -158,7 +253,8 @@ def _wrapped(analysis: Analysis, model: Model, events: list[Event]) -> Wrapped:
         tuple(sorted(first.uses.items())),
         tuple(sorted(unwraps)),
         is_normed(analysis, model),
-        has_idle_layers(analysis, (model for event in events for model in models_in(event.receiver))),
+        has_idle_layers(analysis, (each.model for each in calls)),
+        method,
     )
 
 
@@ -169,15 +265,12 @@ def beside(text: str) -> str:
     return f"{head}{dot}{private}ddp_{last.lstrip('_')}"
 
 
-def _anchor(analysis: Analysis, event: Event) -> _Anchor:
-    """Where the model that a forward pass calls has its name."""
-    node = event.node
-    if not isinstance(node, ast.Call):
-        raise NotWrapped("it is called in a way that was not followed", analysis.facts.site(event))
-    func: ast.expr = node.func
-    if isinstance(func, ast.Attribute) and func.attr == "forward":
-        func = func.value
-    return _named(analysis, func, analysis.facts.frames(event), node.func)
+def _anchor(analysis: Analysis, use: _Use) -> _Anchor:
+    """Where the model that a call takes has its name."""
+    func = use.func
+    if isinstance(func, ast.Attribute) and (use.method or func.attr == "forward"):
+        return _named(analysis, func.value, use.frames, func)
+    return _named(analysis, func, use.frames, func)
 
 
 def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole: ast.expr) -> _Anchor:
@@ -205,7 +298,9 @@ def _named(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], whole:
         if passed is None or root.id in stored(owner.body):  # type: ignore[attr-defined]
             raise NotWrapped(f"how `{text}` is handed to its function was not followed", site)
         found = _named(analysis, passed, frames[:-1], passed)
-        found.handed |= {site, places.site(passed, frames[-2].module)}
+        found.handed |= {places.site(node, frame.module), places.site(passed, frames[-2].module)}
+        if whole is not node:
+            found.uses[site] = text
         found.given.append((owner, root.id, frame.module))
         return found
     loop = next((each for each in at_frame.loops if not {root.id, text} & stored([each])), None)
@@ -219,11 +314,11 @@ def argument(frame: Frame, position: int, name: str) -> ast.expr | None:
     call = frame.call
     if not isinstance(call, ast.Call):
         return None
-    bound = frame.function is not None and frame.function.cls is not None and isinstance(call.func, ast.Attribute)
+    is_method = frame.function is not None and frame.function.cls is not None
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
-    position -= bool(bound)
+    position -= is_method
     positional = call.args[: position + 1]
     if position < 0 or len(positional) <= position or any(isinstance(each, ast.Starred) for each in positional):
         return None
@@ -269,10 +364,10 @@ def _sets(method: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> bool:
 
 
 def _needing_itself(
-    analysis: Analysis, function: ast.AST, name: str, module: ModuleFile, taken: set[Site]
+    analysis: Analysis, given: tuple[ast.AST, str, ModuleFile], taken: set[Site], *, by_method: bool
 ) -> Iterator[ast.AST]:
     """The reads of a parameter which a wrapper cannot serve: its own methods, and where it is handed on."""
-    places = analysis.facts.places
+    places, (function, name, module) = analysis.facts.places, given
     for read in reads_of(name, function):
         whole = read
         while isinstance(whole, ast.Attribute):
@@ -280,9 +375,9 @@ def _needing_itself(
         above = places.parent(whole, module)
         if places.site(whole, module) in taken:
             continue
-        if isinstance(above, ast.Attribute) and above.attr in _SAFE:
+        if isinstance(above, ast.Attribute) and above.attr in (_SAFE - _CALLS if by_method else _SAFE):
             continue
-        if isinstance(above, ast.Call) and above.func is whole:
+        if isinstance(above, ast.Call) and above.func is whole and not by_method:
             continue
         yield whole
 

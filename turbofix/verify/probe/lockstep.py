@@ -154,9 +154,9 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False, part: 
     The candidate may have a ``part`` of the parameters alone, where other processes have the others.
     """
     pairs, mismatch = match(reference.names, candidate.names)
-    held = reference.buffers
+    held, buffers = reference.buffers, _named_as(reference.buffers, candidate.buffers)
     if part and candidate.names and set(candidate.names) < set(reference.names):
-        mismatch, held = None, {name: held[name] for name in held.keys() & candidate.buffers.keys()}
+        mismatch, held = None, {name: held[name] for name in held.keys() & buffers.keys()}
     for ours, theirs in pairs:
         before, after = reference.before[ours], candidate.before[theirs]
         if before.shape != after.shape:
@@ -206,12 +206,12 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False, part: 
         "zeroed": zeroed,
         "not_finite": not_finite[:3],
         "drift": _drift(before_pairs, same_before),
-        "buffers": _compare_buffers(held, candidate.buffers),
+        "buffers": _compare_buffers(held, buffers),
         "unequal": {
             "gradient": _first_false(names, same_gradient),
             "value before the step": _first_false(names, same_before),
             "value after the step": _first_false(names, same_after),
-            "buffer": _first_unequal(held, candidate.buffers),
+            "buffer": _first_unequal(held, buffers),
         },
     }
 
@@ -250,6 +250,13 @@ def _details(
         (name, one.angle, one.ratio, one.difference / scale, one.norm / scale)
         for name, one in zip(names, each, strict=True)
     ]
+
+
+def _named_as(reference: dict[str, Tensor], candidate: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Buffers by the reference's names: in their order where a module around them changes what they are called."""
+    if len(reference) != len(candidate) or reference.keys() == candidate.keys():
+        return candidate
+    return dict(zip(reference, candidate.values(), strict=True))
 
 
 def _compare_buffers(old: dict[str, Tensor], new: dict[str, Tensor]) -> list[tuple[str, float]]:
@@ -303,7 +310,7 @@ def reset(optimizer: Any, names: Sequence[str], buffers: dict[str, Tensor], refe
         for ours, theirs in pairs:
             if parameters[theirs].shape == reference.after[ours].shape:
                 parameters[theirs].copy_(_share(reference.after[ours], parameters[theirs]))
-        for name, buffer in buffers.items():
+        for name, buffer in _named_as(reference.buffers, buffers).items():
             value = reference.buffers.get(name)
             if value is not None and value.shape == buffer.shape:
                 buffer.copy_(value)
