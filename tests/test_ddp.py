@@ -120,7 +120,11 @@ def test_what_epochs_show_is_that_of_all(tmp_path: Path, launcher: ranks.Server)
     script = tmp_path / "figures.py"
     shutil.copy(FOLDER / "figures.py", script)
     ours = launcher.run(script, 1).out[0].split()
-    script.write_text(rewritten(script))
+    text = rewritten(script)
+    # what lies on the device is added up there, and gathered from the host: each process has a device of its own
+    assert "with_graph = with_graph.detach().clone()\n            torch.distributed.all_reduce(with_graph)" in text
+    assert "all_gather_object(shares, [each.detach().cpu() for each in scores])" in text
+    script.write_text(text)
     theirs = launcher.run(script)
     assert not theirs.error, theirs.error
     shown = list(zip(ours, theirs.out[0].split(), strict=True))
@@ -233,6 +237,14 @@ def test_what_is_no_share_of_a_figure_is_left_alone(name: str, small: Path) -> N
     after = rewritten(small)
     assert "shares" not in after
     assert "all_reduce" not in after
+
+
+def test_what_the_script_gathers_itself_is_not_added_up_again(small: Path) -> None:
+    text = (FOLDER / "accelerated.py").read_text()
+    small.write_text(text)
+    assert "total = sum(shares)" in rewritten(small)
+    small.write_text(text.replace("loss.item()", "accelerator.gather(loss.detach()).mean().item()"))
+    assert "total = sum(shares)" not in rewritten(small)
 
 
 def test_the_last_loss_is_that_of_the_whole_batch(small: Path, launcher: ranks.Server) -> None:
