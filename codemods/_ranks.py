@@ -8,10 +8,11 @@ from pathlib import Path
 
 from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
-from turbofix.training.model import Copied, Parallel, Totals
+from turbofix.training.model import Copied, Parallel
 
 from ._definitions import AGREED, ANYWHERE, CALLED, EVERYWHERE, WEIGHT
 from ._precision import requote
+from ._totals import add_up
 
 _VARIABLES = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
 _SEEDS = {
@@ -164,27 +165,7 @@ class Ranks:
     def add_up(self) -> None:
         """The sums of all processes behind the loops that count a share each."""
         for each in self.plan.totals:
-            self._add_up(each)
-
-    def _add_up(self, totals: Totals) -> None:
-        edit, at, world = self.edit, totals.loop, self.word("world_size", totals.loop)
-        lines = [self.several(at, totals.only)]
-        for name in totals.tensors:
-            lines += [f"    {edit.name('torch.distributed.all_reduce', at)}({name})"]
-            lines += [f"    {name} /= {world}"] if name in totals.means else []
-        sums, means = ([n for n in names if n not in totals.tensors] for names in (totals.sums, totals.means))
-        counted, shares = [*sums, *means], edit.free_name("shares", at)
-        gather = edit.name("torch.distributed.all_gather_object", at) if counted or totals.lists else ""
-        if counted:
-            packed = f"({', '.join(counted)})" if len(counted) > 1 else counted[0]
-            lines += [f"    {shares} = [None] * {world}", f"    {gather}({shares}, {packed})"]
-            added = f"map(sum, zip(*{shares}))" if len(counted) > 1 else f"sum({shares})"
-            lines += [f"    {', '.join(counted)} = {added}"]
-            lines += [f"    {name} /= {world}" for name in means]
-        for name in totals.lists:
-            lines += [f"    {shares} = [None] * {world}", f"    {gather}({shares}, {name})"]
-            lines += [f"    {name}[:] = [sum(each) / {world} for each in zip(*{shares})]"]
-        self.after(at, *lines)
+            add_up(self, each)
 
     def scale_sums(self) -> None:
         """Gradients are averaged over the processes: of losses that are sums, each has a part of one."""

@@ -128,6 +128,25 @@ def keys(path: Path) -> object:
     return of(torch.load(path, weights_only=False))
 
 
+def test_what_epochs_show_is_that_of_all(tmp_path: Path, launcher: ranks.Server) -> None:
+    """In each of the ways in which scripts count: `tests/several/figures.py`."""
+    script = tmp_path / "figures.py"
+    shutil.copy(FOLDER / "figures.py", script)
+    ours = launcher.run(script, 1).out[0].split()
+    text = rewritten(script)
+    # what lies on the device is added up there, and gathered from the host: each process has a device of its own
+    assert "with_graph = with_graph.detach().clone()\n            torch.distributed.all_reduce(with_graph)" in text
+    assert "all_gather_object(shares, [each.detach().cpu() for each in scores])" in text
+    script.write_text(text)
+    theirs = launcher.run(script)
+    assert not theirs.error, theirs.error
+    shown = list(zip(ours, theirs.out[0].split(), strict=True))
+    assert len(shown) > 40
+    for one, all_together in shown:
+        if one != all_together:
+            assert float(all_together) == pytest.approx(float(one), rel=1e-6), shown
+
+
 def test_a_checkpoint_of_two_processes_goes_on_in_the_script_as_it_was(tmp_path: Path, launcher: ranks.Server) -> None:
     script = tmp_path / "resume.py"
     shutil.copy(FOLDER / "resume.py", script)
@@ -183,12 +202,72 @@ def test_what_is_written_where_and_summed_how(small: Path) -> None:
     assert "all_gather_object" not in becomes(*counting)  # nobody reads it
     read = (shown, "    print(total)\n")
     assert "total = sum(shares)\n        total /= world_size" in becomes(*counting, read)
-    assert "total /= world_size" not in becomes(summed, *counting, read)
+    assert "total /= world_size" in becomes(summed, *counting, read)  # the loss of a share is scaled there
     stopping = "epoch)\n    if loss.item() < 0.1:\n        break\n"
     assert "if agreed(loss.item() < 0.1):" in becomes(("epoch)\n", stopping))
     normed = ("nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))")
     assert "SyncBatchNorm" in becomes(normed)
     assert "SyncBatchNorm" not in becomes(normed, ("loss.backward()", "loss.backward(create_graph=True)"))
+
+
+COUNTED = "        total += loss.item()\n"
+AGAIN = """\
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a).squeeze(1), b).backward()
+        optimizer.step()
+"""
+LEFT_ALONE = {
+    "counted over all epochs": (
+        ("    total = 0.0\n", ""),
+        ("for epoch", "total = 0\nfor epoch"),
+        (COUNTED, "        total += len(a)\n"),
+    ),
+    "a time": (("total = 0.0", "total = time.time() * 0"), (COUNTED, "        total += time.time()\n")),
+    "no list": (("total = 0.0", "total = collections.deque()"), (COUNTED, "        total.append(loss.item())\n")),
+    "the rate": (("total = 0.0", "total = []"), (COUNTED, "        total.append(optimizer.param_groups[0]['lr'])\n")),
+    "goes backward later": (
+        ("total = 0.0", "total = []"),
+        (COUNTED, "        total.append(loss)\n"),
+        ("    print(total)\n", AGAIN + "    print(total)\n"),
+    ),
+    "set again before it is read": ((COUNTED, ""), ("    print(total)\n", "    loss = total\n    print(loss)\n")),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_what_is_no_share_of_a_figure_is_left_alone(name: str, small: Path) -> None:
+    counting = (("    for a,", "    total = 0.0\n    for a,"), ("step()\n", "step()\n" + COUNTED))
+    text = "import collections\nimport time\n" + SMALL.format(count=16, size=4)
+    for old, new in (*counting, ('    print("epoch", epoch)\n', "    print(total)\n")):
+        text = text.replace(old, new)
+    small.write_text(text)
+    assert "shares = " in rewritten(small)
+    for old, new in LEFT_ALONE[name]:
+        assert old in text
+        text = text.replace(old, new)
+    small.write_text(text)
+    after = rewritten(small)
+    assert "shares" not in after
+    assert "all_reduce" not in after
+
+
+def test_what_the_script_gathers_itself_is_not_added_up_again(small: Path) -> None:
+    text = (FOLDER / "accelerated.py").read_text()
+    small.write_text(text)
+    assert "total = sum(shares)" in rewritten(small)
+    small.write_text(text.replace("loss.item()", "accelerator.gather(loss.detach()).mean().item()"))
+    assert "total = sum(shares)" not in rewritten(small)
+
+
+def test_the_last_loss_is_that_of_the_whole_batch(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.format(count=4, size=4).replace('print("epoch", epoch)', "print(loss.item())")
+    small.write_text(text)
+    ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
+    small.write_text(rewritten(small))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-5)
 
 
 @pytest.mark.parametrize(("returned", "scaled"), [
@@ -387,6 +466,9 @@ def test_what_no_process_decides_or_makes_for_itself(small: Path) -> None:
     assert "        if everywhere(loss > 0):" in becomes(only)
     dated = ("folder = next_folder()", 'folder = os.path.join("runs", time.strftime("%H%M%S"))')
     assert 'folder = agreed(os.path.join("runs", time.strftime("%H%M%S")))' in becomes(dated)
+    keeping = "class Keeping:\n    def __init__(self, folder):\n        self.folder = folder\n\n\nclass Stopping"
+    kept_by = ("folder = next_folder()", 'folder = Keeping(time.strftime("runs/%H%M%S")).folder')
+    assert "agreed(Keeping" not in becomes(("class Stopping", keeping), kept_by)
     again = ("    main()\n", "    main()\n    main()\n")
     assert "if world_size > 1 and not torch.distributed.is_initialized():" in becomes(again)
     tracked = (
@@ -402,6 +484,7 @@ def test_what_no_process_decides_or_makes_for_itself(small: Path) -> None:
         model.load_state_dict(torch.load("best.pt"))""",
     )
     assert '        torch.distributed.barrier()\n    if os.path.exists("best.pt"):' in becomes(best)
+    assert 'torch.load("best.pt", map_location="cpu")' in becomes(best)
     kept = (
         "    stopping = Stopping()",
         """\

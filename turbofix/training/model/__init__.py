@@ -68,6 +68,7 @@ from turbofix.training.model.parallel import Copied as Copied
 from turbofix.training.model.parallel import Counted as Counted
 from turbofix.training.model.parallel import Divided as Divided
 from turbofix.training.model.parallel import Drawn as Drawn
+from turbofix.training.model.parallel import Figure as Figure
 from turbofix.training.model.parallel import Loaded as Loaded
 from turbofix.training.model.parallel import Parallel as Parallel
 from turbofix.training.model.parallel import Pass as Pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from turbofix.records import dataclass
 
@@ -99,19 +99,32 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Totals:
-    """What a loop counts of a process's share, and what is read behind it: ``sums`` add up over the processes.
+class Figure:
+    """What a loop counts of a process's share, and how it becomes that of all: numbers add up.
 
-    Of ``means`` each process has one over its own batches; ``lists`` hold such, one for each batch; ``tensors`` are
-    sums that lie on the device, of which those in ``means`` are means. ``only`` is the test of whether it goes over a
-    share, where it also goes over all.
+    ``batches`` are a list with a number for each batch, ``samples`` one with something for each sample, ``entries`` a
+    dict of numbers. ``mean``: each process has means over its own batches. ``tensor``: it is one on a device, or holds
+    such; ``unsure``: that is not known. ``carries``: it may still hold the graph of a loss.
+    """
+
+    text: str
+    kind: Literal["number", "batches", "samples", "entries"]
+    mean: bool = False
+    tensor: bool = False
+    carries: bool = False
+    unsure: bool = False
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a loop counts of a process's share and what is read behind it; ``anew`` are lines that compute of it.
+
+    ``only`` is the test of whether it goes over a share, where it also goes over all.
     """
 
     loop: Site
-    sums: tuple[str, ...] = ()
-    means: tuple[str, ...] = ()
-    lists: tuple[str, ...] = ()
-    tensors: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    anew: tuple[str, ...] = ()
     only: str = ""
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from turbofix.dataflow.questions import Analysis
-from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
-from turbofix.domain.values import Host, Made, Tensor, flatten, members
+from turbofix.domain.values import Host, Mapping, Sequence, Tensor
 from turbofix.source.names import dotted, loaded
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS
-from turbofix.training.model import Summed, Totals
-from turbofix.training.parallel.sharing import value_of
+from turbofix.training.model import Figure, Summed, Totals
+from turbofix.training.parallel.meters import figure_of, meters
+from turbofix.training.parallel.passes import Pass, is_entry, root
 
 _AS_IT_IS = frozenset(("item", "detach", "cpu", "float", "data", "numpy", "tolist"))
+_OF_SAMPLES = frozenset(("batch", "input", "output", "maybe_output", "prediction"))
 
 
 def totals(analysis: Analysis, record: LoopRecord, summed: Collection[Summed] = ()) -> Totals | None:
@@ -23,70 +24,107 @@ def totals(analysis: Analysis, record: LoopRecord, summed: Collection[Summed] = 
 
     ``summed`` are its losses that are sums over a batch: by their names they are then as large as that of all.
     """
-    module, loop = record.module, record.node
-    scope = analysis.facts.places.scope(loop, module)
-    behind = {name for each in _behind(analysis, loop, module) for name in loaded(each)}
-    before = {name for name, line in _set_at(scope) if line < loop.lineno}
-    sums: dict[str, ast.expr] = {}
-    lists: dict[str, ast.expr] = {}
-    for node in (each for statement in loop.body for each in _own(statement)):
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
-            if node.target.id in behind & before and not isinstance(node.value, ast.Constant):
-                sums.setdefault(node.target.id, node.value)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
-            name = dotted(node.func.value) or ""
-            if name in behind & before and node.args and _is_loss(analysis, node.args[0], module):
-                lists[name] = node.args[0]
-    by_batches = {name for name in sums if _is_divided_by_batches(analysis, name, loop, module)}
-    means = {name for name, value in sums.items() if name in by_batches or _is_loss(analysis, value, module)}
-    if summed:  # a loss of a share is a part of the whole, but for what is scaled
-        scaled = {each.name for each in summed if each.at is not None}
-        losses = {name for name, value in sums.items() if _is_loss(analysis, value, module)}
-        means = (means - losses) | {name for name in losses if scaled & loaded(sums[name])}
-        lists = {name: value for name, value in lists.items() if scaled & loaded(value)}
-    tensors = {name for name, value in sums.items() if _is_tensor(analysis, name, value, module)}
-    if not sums and not lists:
+    loop = Pass(analysis, record, summed)
+    if loop.gathers():
         return None
-    return Totals(
-        analysis.facts.places.site(loop, module),
-        tuple(name for name in sums if name not in means),
-        tuple(name for name in sums if name in means),
-        tuple(lists),
-        tuple(name for name in sums if name in tensors),
-    )
+    counted: dict[str, Figure] = {}
+    for each in (*_sums(loop), *_lists(loop), *_last(loop)):
+        counted.setdefault(each.text, each)
+    kept = list(meters(loop))
+    counted |= {each.text: each for meter in kept for each in meter.figures}
+    if not counted or (not loop.trains and all(each.kind == "samples" for each in counted.values())):
+        return None  # an evaluation's samples may have an order that matters
+    anew = [line for meter in kept for line in meter.anew] + [ast.unparse(each) for each in loop.computed]
+    return Totals(analysis.facts.places.site(loop.node, loop.module), tuple(counted.values()), tuple(anew))
 
 
-def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and what lies in it, functions left out."""
-    yield node
-    for each in ast.iter_child_nodes(node):
-        if not isinstance(each, (*FUNCTIONS, ast.ClassDef)):
-            yield from _own(each)
+def _sums(loop: Pass) -> Iterator[Figure]:
+    for node in loop.own:
+        added = _added(node)
+        if added is None or isinstance(added[1], ast.Constant) or loop.takes_time(added[1]):
+            continue
+        target, value = added
+        name, text = root(target), loop.analysis.facts.places.text(target, loop.module)
+        start = loop.starts.get(name)
+        if start is None or not loop.is_read(target):
+            continue
+        mean, anew = _is_mean(loop, text, value), name in loop.set_anew
+        if _is_list(start):
+            if not isinstance(target, ast.Subscript) and anew:
+                yield from _samples(loop, text, value)
+        elif isinstance(target, ast.Subscript) and not is_entry(target):
+            if anew and isinstance(start, (ast.Dict, ast.DictComp, ast.Call)) and not _is_tensor(loop, value):
+                yield Figure(name, "entries", mean)
+        elif anew or mean:
+            found = figure_of(text, "number", loop.value(value), mean)
+            found = replace(found, carries=found.carries and not _is_comparison(value))
+            if not (found.carries and loop.goes_on) and (not found.unsure or isinstance(start, ast.Constant)):
+                yield found
 
 
-def _behind(analysis: Analysis, loop: ast.AST, module: ModuleFile) -> Iterator[ast.stmt]:
-    """The statements that run behind a loop in its function: those that follow in each block around it."""
-    places, inner = analysis.facts.places, loop
-    for above in places.ancestors(loop, module):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(above, name, None)
-            if isinstance(block, list) and inner in block:
-                yield from block[block.index(inner) + 1 :]
-        inner = above
-        if isinstance(above, (*FUNCTIONS, ast.Module)):
-            return
+def _lists(loop: Pass) -> Iterator[Figure]:
+    for call in loop.calls:
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if not isinstance(call.func, ast.Attribute) or method not in ("append", "extend") or len(call.args) != 1:
+            continue
+        target, value = call.func.value, call.args[0]
+        if not _is_list(loop.start(target)) or not loop.is_read(target):
+            continue
+        text, held = loop.analysis.facts.places.text(target, loop.module), loop.value(value)
+        of_batches = bool(held) and isinstance(held[0], Host) and _is_divided_by_batches(loop, text)
+        if method == "append" and (of_batches or _is_loss(loop, value)):
+            found = figure_of(text, "batches", held, _is_mean(loop, text, value))
+            if not found.unsure and not (found.carries and loop.goes_on):
+                yield found
+        elif loop.start(target, anew=True) is not None:
+            yield from _samples(loop, text, value)
 
 
-def _set_at(scope: ast.AST) -> Iterator[tuple[str, int]]:
-    for node in walk(scope):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                for each in walk(target):
-                    if isinstance(each, (ast.Name, ast.Attribute)) and (name := dotted(each)) is not None:
-                        yield name, node.lineno
+def _samples(loop: Pass, text: str, value: ast.expr) -> Iterator[Figure]:
+    """A list of what belongs to samples of a share, if it can be put behind that of another one."""
+    held = loop.value(value)
+    found, tensors = figure_of(text, "samples", held), [each.of if isinstance(each, Host) else each for each in held]
+    nested = any(isinstance(each, Mapping) or (isinstance(each, Sequence) and each.kind != "list") for each in held)
+    together = not (nested and (found.tensor or found.unsure)) and not (found.carries and loop.goes_on)
+    if together and any(isinstance(each, Tensor) and each.roles & _OF_SAMPLES for each in tensors):
+        yield found
 
 
-def _is_loss(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
+def _last(loop: Pass) -> Iterator[Figure]:
+    """The loss of the last batch."""
+    for node in loop.node.body if loop.trains and not loop.goes_on else ():
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+            continue
+        name, value = node.targets[0].id, node.value
+        if _is_loss(loop, value) and name not in loaded(value) and loop.reaches(node.targets[0]):
+            mean = not loop.summed or bool(loop.scaled & {name, *loaded(value)})
+            found = figure_of(name, "number", loop.value(value), mean)
+            yield from () if found.unsure else (found,)
+
+
+def _is_mean(loop: Pass, text: str, value: ast.expr) -> bool:
+    """Whether of what is counted each process has a mean over its batches, and no part of the whole."""
+    if _is_loss(loop, value) and loop.summed:
+        return bool(loop.scaled & loaded(value))
+    return _is_loss(loop, value) or _is_divided_by_batches(loop, text)
+
+
+def _added(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    """What a statement adds to, and what it adds: ``total += one``, ``total = total + one``."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        return node.target, node.value
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.BinOp):
+        target, value = node.targets[0], node.value
+        if isinstance(value.op, ast.Add) and ast.unparse(target) == ast.unparse(value.left):
+            return target, value.right
+    return None
+
+
+def _is_list(start: ast.expr | None) -> bool:
+    return isinstance(start, (ast.List, ast.ListComp)) or (isinstance(start, ast.Call) and dotted(start.func) == "list")
+
+
+def _is_loss(loop: Pass, node: ast.expr) -> bool:
     """Whether a number is the loss of a batch as it is: a mean over its samples."""
     while True:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _AS_IT_IS:
@@ -97,51 +135,39 @@ def _is_loss(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
             node = node.value
         else:
             break
-    found = list(flatten(value_of(analysis, node, module)))
-    tensors = [each.of if isinstance(each, Host) else each for each in found]
-    return any(isinstance(each, Tensor) and "loss" in each.roles for each in tensors) and not isinstance(
-        node, ast.BinOp
-    )
+    tensors = [each.of if isinstance(each, Host) else each for each in loop.value(node)]
+    is_loss = any(isinstance(each, Tensor) and "loss" in each.roles for each in tensors)
+    return dotted(node) in loop.losses or (is_loss and not isinstance(node, ast.BinOp))
 
 
-def _is_tensor(analysis: Analysis, name: str, value: ast.expr, module: ModuleFile) -> bool:
-    held = list(flatten(value_of(analysis, value, module)))
-    return bool(held) and all(isinstance(each, Tensor) for each in held)
+def _is_tensor(loop: Pass, value: ast.expr) -> bool:
+    return any(isinstance(each, Tensor) for each in loop.value(value))
 
 
-def _divisions(analysis: Analysis, name: str, loop: ast.AST, module: ModuleFile) -> Iterator[ast.expr]:
-    """What a sum is divided by behind its loop."""
-    for statement in _behind(analysis, loop, module):
-        for node in walk(statement):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and name in loaded(node.left):
+def _is_comparison(value: ast.expr) -> bool:
+    """Whether a number says how often something holds, which has no gradient."""
+    return any(isinstance(each, ast.Compare) or getattr(each, "attr", "") in ("eq", "ne") for each in walk(value))
+
+
+def _divisors(loop: Pass, text: str) -> Iterator[ast.expr]:
+    """What a sum, or something of its entries, is divided by behind its loop."""
+    name = text.partition("[")[0]
+    for node in loop.behind:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            if name in loaded(node.left) or (name != text and name in loop.read):
                 yield node.right
-            elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and dotted(node.target) == name:
-                yield node.value
+        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div) and root(node.target) == name:
+            yield node.value
 
 
-def _is_divided_by_batches(analysis: Analysis, name: str, loop: ast.AST, module: ModuleFile) -> bool:
+def _is_divided_by_batches(loop: Pass, text: str) -> bool:
     """Whether a sum is divided by a number of batches: the length of a loader, or what the loop counts them by."""
-    counted = {
-        dotted(each.target)
-        for statement in loop.body  # type: ignore[attr-defined]
-        for each in _own(statement)
-        if isinstance(each, ast.AugAssign) and isinstance(each.value, ast.Constant)
-    }
-    iterated = dotted(getattr(loop, "iter", None))
-    target = getattr(loop, "target", None)
-    if isinstance(target, ast.Tuple) and isinstance(getattr(loop, "iter", None), ast.Call):
-        counted.add(dotted(target.elts[0]))
-    for divisor in _divisions(analysis, name, loop, module):
-        names = [
-            each for each in walk(divisor) if isinstance(each, ast.Call) and dotted(each.func) == "len" and each.args
-        ]
-        if any(_is_loader(analysis, call.args[0], module) or dotted(call.args[0]) == iterated for call in names):
-            return True
-        if any(name in counted for name in loaded(divisor)):
+    added = [each for each in loop.own if isinstance(each, ast.AugAssign) and isinstance(each.value, ast.Constant)]
+    counted = {dotted(each.target) for each in added} | {loop.counter}
+    for divisor in _divisors(loop, text):
+        names = loaded(divisor)
+        written = [each for part in (divisor, *map(loop.starts.get, names)) if part is not None for each in walk(part)]
+        calls = [each for each in written if isinstance(each, ast.Call) and dotted(each.func) == "len" and each.args]
+        if names & counted or any(loop.is_loader(call.args[0]) for call in calls):
             return True
     return False
-
-
-def _is_loader(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
-    value = value_of(analysis, node, module)
-    return any(isinstance(each, Made) and each.kind == "loader" for each in members(value))
