@@ -727,6 +727,19 @@ def test_counters_are_no_batches_and_shares_are_not_padded_to_the_longest_of_eac
     assert refused(small) is None
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "loader, other = (DataLoader(TensorDataset(x[k:], x[k:].sum(1)), batch_size={size}) for k in (0, 9))\n",
+        "made = {{k: DataLoader(TensorDataset(x, x.sum(1)), batch_size={size}) for k in 'ab'}}\nloader = made['a']\n",
+        "made = []\nfor k in 'ab':\n    made.append(DataLoader(TensorDataset(x, x), {size}))\nloader = made[0]\n",
+    ],
+)
+def test_loaders_that_are_made_in_rounds_beside_others_are_refused(made: str, small: Path) -> None:
+    small.write_text(SMALL.replace(LOADER, made).format(count=16, size=4))
+    assert "its call also makes loaders for evaluations" in str(refused(small))
+
+
 GRAPHS = """import torch
 from torch import nn
 from torch_geometric.datasets import TUDataset

@@ -12,7 +12,7 @@ from turbofix.domain.values import Const, Function, Instance, Made, Sequence, Va
 from turbofix.source.answers import every
 from turbofix.source.names import body_of, dotted, parameters, stored
 from turbofix.source.nodes import walk
-from turbofix.source.places import LOOPS
+from turbofix.source.places import COMPREHENSIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import loaders_in
 from turbofix.training.model import Evaluation, Loader, Step
@@ -69,16 +69,16 @@ def told_by(analysis: Analysis, loader: Loader, read: set[Made]) -> str:
                 return phase.made[each]
     ours = [event for event, each in made if each in read]
     others = [event for event, each in made if each not in read]
-    if not ours or not others:
+    several = bool(made) and _is_one_of_many(analysis, made[0][0])
+    if not several and (not ours or not others):
         return ""
     shuffle = loader.argument("shuffle").site
-    if shuffle is not None and shuffle.kind != "Constant":
+    if shuffle is not None and shuffle.kind != "Constant" and ours and others:
         given = [[_value(_shuffle(event)) for event in events] for events in (ours, others)]
         if test := _test(loader.argument("shuffle").text or "", *map(set, given)):
             return test
-    frame = analysis.facts.frames(ours[0])[-1]
-    scope = frame.scope
-    for name in (each.arg for each in parameters(scope)):
+    scope = analysis.facts.frames(made[0][0])[-1].scope
+    for name in (each.arg for each in parameters(scope) if ours and others):
         if name not in stored(body_of(scope)):
             values = [
                 {_value(analysis.facts.named(name, scope, analysis.facts.frames(event)[-1])) for event in events}
@@ -88,6 +88,20 @@ def told_by(analysis: Analysis, loader: Loader, read: set[Made]) -> str:
                 return test
     why = "its call also makes loaders for evaluations, which stay whole, and nothing in it tells them apart"
     raise NotWrapped(why, loader.site)
+
+
+def _is_one_of_many(analysis: Analysis, event: Event) -> bool:
+    """Whether each round of a comprehension or a loop puts a loader beside those of the others: ``{x: loader}``."""
+    places = analysis.facts.places
+    statement = places.statement(event.node, event.module)
+    for above in places.ancestors(event.node, event.module):
+        if isinstance(above, COMPREHENSIONS):
+            return True
+        if above is statement:
+            break
+    looped = isinstance(places.parent(statement, event.module), ast.For) if statement is not None else False
+    into = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript)
+    return looped and (into or (isinstance(statement, ast.Expr) and statement.value is not event.node))
 
 
 def _shuffle(event: Event) -> Value | None:
