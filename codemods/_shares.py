@@ -17,10 +17,11 @@ def share_data(ranks: Ranks) -> None:
     """A sampler for each loader, and a part of what is drawn by hand."""
     for each in ranks.plan.loaders:
         _share(ranks, each)
-        for one in each.passes if not each.stream else ():
-            read = f"{one.loader}.sampler"
-            epoch = one.epoch or f"{read}.epoch + 1"
-            ranks.before(one.at, ranks.several(one.at, one.only), f"    {read}.set_epoch({epoch})")
+    passes = (one for each in ranks.plan.loaders if not each.stream for one in each.passes)
+    for one in dict.fromkeys(passes):
+        read = f"{one.loader}.sampler"
+        epoch = one.epoch or f"{read}.epoch + 1"
+        ranks.before(one.at, ranks.several(one.at, one.only), f"    {read}.set_epoch({epoch})")
     for site in ranks.plan.sizes:
         ranks.edit.replace(site, ranks.divided(site))
     for site in ranks.plan.lengths:

@@ -589,6 +589,31 @@ def test_one_function_for_both_passes_adds_up_what_is_shared_out(small: Path, la
     assert launcher.run(small).out[0].splitlines() == ["16 16"] * 3
 
 
+EITHER = """
+def load(even):
+    if even:
+        return DataLoader(
+            TensorDataset(x, x.sum(1)), batch_sampler=torch.utils.data.BatchSampler(range({count}), {size}, False)
+        )
+    return DataLoader(TensorDataset(x, x.sum(1)), batch_size={size}, shuffle=True)
+
+
+loader = load(x.sum() > {least})
+"""
+
+
+@pytest.mark.parametrize("least", [-1000, 1000])
+def test_epochs_are_told_to_samplers_that_have_some(least: int, small: Path, launcher: ranks.Server) -> None:
+    text = "from tqdm import tqdm\n" + SMALL.replace(LOADER, EITHER)
+    text = text.replace("    for a,", "    shown = tqdm(loader, disable=True) if epoch else loader\n    for a,")
+    text = text.replace("b in loader:", "b in shown:")
+    small.write_text(text.format(count=16, size=4, least=least))
+    bar = "def tqdm(loader, disable):\n    return (each for each in loader)\n"  # has no sampler either
+    small.write_text(rewritten(small).replace("from tqdm import tqdm\n", bar))
+    ran = launcher.run(small)
+    assert (ran.out[0].splitlines(), ran.error) == (["epoch 0", "epoch 1", "epoch 2"], "")
+
+
 PHASES = """loaders = {{"train": loader, "val": DataLoader(TensorDataset(x, x.sum(1)), batch_size=3)}}
 for epoch in range(3):
     for {phases}:

@@ -114,6 +114,12 @@ def _test(text: str, ours: set[object], others: set[object]) -> str:
     return operand if value else f"not {operand}"
 
 
+def by_batches(loader: Made) -> bool:
+    """Whether a loader is given a sampler of whole batches."""
+    given = loader.arguments.value("batch_sampler", 4)
+    return given is not None and not all(isinstance(each, Const) for each in members(given))
+
+
 def unfit_sampler(analysis: Analysis, read: set[Made], site: Site) -> str | None:
     """What is in the way of choosing all samples of a pass at once, by a sampler of the script's own."""
     for loader in read:

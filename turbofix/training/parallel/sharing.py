@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
@@ -19,7 +20,7 @@ from turbofix.source.site import Site
 from turbofix.training.data.loaders import loader_sites, loaders_in
 from turbofix.training.model import Argument, Divided, Drawn, Loader, Pass, Step
 from turbofix.training.parallel.phases import phases
-from turbofix.training.parallel.reading import is_mixed, shares_seen, told_by, unfit_sampler
+from turbofix.training.parallel.reading import by_batches, is_mixed, reads, shares_seen, told_by, unfit_sampler
 from turbofix.training.parallel.wrapping import NotWrapped, argument
 
 _FACTORIES = ("zeros", "ones", "full", "empty", "rand", "randn", "randint", "normal", "arange")
@@ -119,7 +120,9 @@ def _is_none(given: Argument) -> bool:
 def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: set[Made]) -> Iterator[Pass]:
     """Where steps begin to read a loader: in front of a loop, or of what asks for an iterator."""
     places, told = analysis.facts.places, set[Site]()
-    mixed = {each.node for each in analysis.execution.loops if is_mixed(each, read)}
+    batched = {each for each in read if by_batches(each)}  # whose samplers have no epochs
+    mixed = {each.node for each in analysis.execution.loops if is_mixed(each, read - batched)}
+    either = {each.node for each in analysis.execution.loops if reads(each, batched)}
     for reading, node, module in _readings(analysis):
         names = _names(analysis, reading, module)
         named = next((each for each in names if _is_loader(analysis, each, module, loader)), None)
@@ -138,7 +141,10 @@ def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: s
             told.add(site)
             text = ast.unparse(named)
             own = Pass(site, text, _epoch(analysis, statement, module), shares_seen(text) if statement in mixed else "")
-            yield own if own.epoch is not None else _in_caller(analysis, named, statement, module) or own
+            calling = _in_caller(analysis, named, statement, module) if own.epoch is None else None
+            if calling is not None and statement in either:
+                calling = replace(calling, only=shares_seen(calling.loader))
+            yield calling or own
 
 
 def share_test(analysis: Analysis, record: LoopRecord, read: set[Made], data: tuple[Divided, ...]) -> str:
@@ -183,8 +189,8 @@ def _names(analysis: Analysis, node: ast.expr, module: ModuleFile) -> list[ast.e
 
 def _is_loader(analysis: Analysis, node: ast.expr, module: ModuleFile, loader: Loader) -> bool:
     value = value_of(analysis, node, module)
-    made = any(isinstance(each, Made) and each.kind == "loader" for each in members(value))
-    return made and loader.site in loader_sites(analysis, value)
+    kinds = {each.kind for each in members(value) if isinstance(each, Made)}
+    return kinds == {"loader"} and loader.site in loader_sites(analysis, value)
 
 
 def value_of(analysis: Analysis, node: ast.AST, module: ModuleFile) -> Value | None:
