@@ -76,33 +76,30 @@ def {name}(counts):
 '''
 
 CHOSEN = '''
-class {name}:
+class {name}({base}):
     """A part, as large as those of the other processes, of what the sampler of the first one chooses."""
 
     def __init__(self, sampler):
-        self.sampler = sampler
-
-    def __len__(self):
-        return len(self.sampler) // {world_size}
+        super().__init__(sampler, {world_size}, {rank}, shuffle=False)
 
     def __iter__(self):
-        chosen = [list(self.sampler)]
+        chosen = [list(self.dataset)]
         {broadcast_object_list}(chosen)
-        return iter(chosen[0][{rank} : {world_size} * len(self) : {world_size}])
+        return iter([chosen[0][place] for place in super().__iter__()])
 '''
 
 BATCHES = '''
 class {name}:
     """A part of each batch that the sampler of the first process chooses."""
 
-    def __init__(self, batches):
-        self.batches = batches
+    def __init__(self, batch_sampler):
+        self.batch_sampler, self.num_replicas = batch_sampler, {world_size}
 
     def __len__(self):
-        return len(self.batches)
+        return len(self.batch_sampler)
 
     def __iter__(self):
-        chosen = [list(self.batches)]
+        chosen = [list(self.batch_sampler)]
         {broadcast_object_list}(chosen)
         return map({share}, chosen[0])
 '''

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
-from turbofix.training.model import Copied, Divided, Parallel
+from turbofix.training.model import Copied, Parallel
 
-from ._definitions import AGREED, ANYWHERE, CALLED, EVERYWHERE, SHARD, SHARE, WEIGHT
+from ._definitions import AGREED, ANYWHERE, CALLED, EVERYWHERE, WEIGHT
 from ._precision import requote
 from ._totals import add_up
 
@@ -21,6 +21,11 @@ _SEEDS = {
     "numpy": ("numpy.random.seed", " % 2**32"),
 }
 _PLAIN = re.compile(r"[\w.]+(\[[^][]*\])*|[\w.]+\([^()]*\)")
+
+
+def grouped(text: str) -> str:
+    """An expression as an operand."""
+    return text if _PLAIN.fullmatch(text) else f"({text})"
 
 
 class Ranks:
@@ -46,9 +51,10 @@ class Ranks:
             known[name] = self.edit.free_name(name, at)
         return known[name]
 
-    def several(self, at: Site) -> str:
-        """The test of whether there are several processes."""
-        return f"if {self.word('world_size', at)} > 1:"
+    def several(self, at: Site, only: str = "") -> str:
+        """The test of whether there are several processes, and of what else it takes."""
+        more = f" and {requote(only, self.edit, at)}" if only else ""
+        return f"if {self.word('world_size', at)} > 1{more}:"
 
     def first(self, at: Site) -> str:
         """The test of whether this is the process that speaks for all."""
@@ -56,8 +62,7 @@ class Ranks:
 
     def divided(self, site: Site) -> str:
         """A number's text, shared out."""
-        text = self.edit.text(site)
-        return f"{text if _PLAIN.fullmatch(text) else f'({text})'} // {self.word('world_size', site)}"
+        return f"{grouped(self.edit.text(site))} // {self.word('world_size', site)}"
 
     def before(self, at: Site, *lines: str) -> None:
         """Lines in front of a statement."""
@@ -119,7 +124,7 @@ class Ranks:
 
     def _called(self, at: Site, model: str, method: str) -> str:
         """A model, in what is called in place of one of its methods."""
-        name = self._help(at, "Called", CALLED, base=self.edit.name("torch.nn.Module", at))
+        name = self.help(at, "Called", CALLED, base=self.edit.name("torch.nn.Module", at))
         return f"{name}({model}, {self.edit.quoted(method, at)})"
 
     def _unwrap(self, sites: Iterable[Site], inner: str = "") -> None:
@@ -142,78 +147,9 @@ class Ranks:
         for test in copied.tests:
             edit.replace(test, f"{world} > 1 or {edit.text(test)}")
 
-    # --- data
+    # --- what is written at the head of a file
 
-    def share_data(self) -> None:
-        """A sampler for each loader, and a part of what is drawn by hand."""
-        for each in self.plan.loaders:
-            self._share(each)
-        for site in self.plan.sizes:
-            self.edit.replace(site, self.divided(site))
-        for drawn in self.plan.drawn:
-            share = self._help(drawn.at, "share", SHARE)
-            (self.before if drawn.inside else self.after)(drawn.at, *(f"{n} = {share}({n})" for n in drawn.names))
-
-    def _share(self, data: Divided) -> None:
-        edit, at, world = self.edit, data.loader, self.word("world_size", data.loader)
-        given, mapping = edit.text(data.dataset), edit.text(data.mapping) if data.mapping is not None else ""
-
-        def passed(name: str, site: Site | None, default: str) -> str:
-            """The text of an argument, or of what is unpacked."""
-            if name in data.in_mapping:
-                return f"{mapping}.get({edit.quoted(name, at)}, {default})"
-            return edit.text(site) if site is not None else default
-
-        size, shuffle = passed("batch_size", data.batch, "1"), passed("shuffle", data.shuffle, "False")
-        drop = passed("drop_last", data.drop_last, "False")
-        told = edit.quoted("the batch size is no multiple of the number of processes", at)
-        check = [f"    if {size if _PLAIN.fullmatch(size) else f'({size})'} % {world}:"]
-        check += [f"        raise SystemExit({told})"]
-        if data.stream:
-            if data.batch is None:
-                raise Refuse("the batch size of a stream is not written in the call of its loader")
-            edit.replace(data.batch, self.divided(data.batch))
-            self.before(at, self.several(at), *check)
-            shard = self._help(at, "Shard", SHARD, base=edit.name("torch.utils.data.IterableDataset", at))
-            edit.replace(data.dataset, f"{shard}({given}) if {world} > 1 else {given}")
-            return
-        own = [] if re.fullmatch(r"[\w.]+", given) else [f"{edit.free_name('train_data', at)}"]
-        lines = [f"{own[0]} = {given}"] if own else []
-        if own:
-            edit.replace(data.dataset, own[0])
-        sampler = edit.free_name("train_sampler", at)
-        options = [own[0] if own else given]
-        options += [] if data.shuffled else [f"shuffle={shuffle}"]
-        options += [f"drop_last={drop}"] if drop != "False" else []
-        name = edit.name("torch.utils.data.distributed.DistributedSampler", at)
-        made = [f"    {sampler} = {name}({', '.join(options)})"]
-        several = self.several(at)
-        if data.in_mapping:
-            changed = {"batch_size": f"{size} // {world}", "shuffle": "False"}
-            new = [f"{edit.quoted(key, at)}: {text}" for key, text in changed.items() if key in data.in_mapping]
-            apart = edit.free_name("train_options", at)
-            lines += [f"{apart} = {mapping}"]
-            made += [f"    {apart} = {{**{mapping}, {', '.join(new)}}}"]
-            assert data.mapping is not None
-            edit.replace(data.mapping, apart)
-        if data.batch is not None and data.both:
-            several = f"{several[:-1]} and {shuffle if _PLAIN.fullmatch(shuffle) else f'({shuffle})'}:"
-            share = edit.free_name("per_process", at)
-            lines += [f"{share} = {size}"]
-            made += [f"    {share} //= {world}"]
-            edit.replace(data.batch, share)
-        elif data.batch is not None:
-            edit.replace(data.batch, self.divided(data.batch))
-        self.before(at, *lines, f"{sampler} = None", several, *check, *made)
-        if data.shuffle is not None and data.shuffled is not False:
-            own_order = f"{sampler} is None"
-            edit.replace(data.shuffle, own_order if data.shuffled else f"{shuffle} and {own_order}")
-        edit.argument(at, "sampler", sampler, spelled_out=True)
-        for each in data.passes:
-            read = f"{each.loader}.sampler"
-            self.before(each.at, self.several(each.at), f"    {read}.set_epoch({each.epoch or f'{read}.epoch + 1'})")
-
-    def _help(self, at: Site, wanted: str, text: str, **words: str) -> str:
+    def help(self, at: Site, wanted: str, text: str, **words: str) -> str:
         """A definition at the head of a file, once: its name."""
         name, lines = self.edit.free_name(wanted, at), self.helpers.setdefault(at.path, [])
         for each in ("rank", "world_size"):
@@ -243,15 +179,15 @@ class Ranks:
     def weigh(self) -> None:
         """Means over what counts in a batch, of which each process has another number."""
         for each in self.plan.counted:
-            weight = self._help(each.call, "weight", WEIGHT)
+            weight = self.help(each.call, "weight", WEIGHT)
             self.edit.insert_after(each.call, f" * {weight}({each.target} != {each.left_out})")
 
     def agree(self) -> None:
         """What one process decides holds for all: numbers that are read may differ in their last digits."""
         for site in self.plan.decisions:
-            self.edit.replace(site, f"{self._help(site, 'agreed', AGREED)}({self.edit.text(site)})")
+            self.edit.replace(site, f"{self.help(site, 'agreed', AGREED)}({self.edit.text(site)})")
         for site, one in self.plan.skips:
-            name = self._help(site, "anywhere", ANYWHERE) if one else self._help(site, "everywhere", EVERYWHERE)
+            name = self.help(site, "anywhere", ANYWHERE) if one else self.help(site, "everywhere", EVERYWHERE)
             self.edit.replace(site, f"{name}({self.edit.text(site)})")
 
     # --- what one does for all

@@ -16,7 +16,7 @@ _WIDTH = 120
 def add_up(ranks: Ranks, totals: Totals) -> None:
     """The lines behind one loop."""
     lines = [*_reduced(ranks, totals), *_gathered(ranks, totals), *totals.anew]
-    ranks.after(totals.loop, ranks.several(totals.loop), *(f"    {line}" for line in lines))
+    ranks.after(totals.loop, ranks.several(totals.loop, totals.only), *(f"    {line}" for line in lines))
 
 
 def _reduced(ranks: Ranks, totals: Totals) -> Iterator[str]:

@@ -34,15 +34,17 @@ Use instead
 
     ``torchrun --nproc-per-node=8 train.py`` starts it on eight GPUs; without torchrun it does what it did. The batch of
     all processes together is the script's, so that its learning rate holds. One process prints, saves, logs and fetches
-    data first; sums over an epoch are those of all. Each process evaluates on all of the data. Batch normalisation
-    counts over all processes, by ``SyncBatchNorm``, on GPUs. For ``model.loss(x)`` a small module is wrapped whose
-    call is that method.
+    data first; sums over an epoch are those of all. Each process evaluates on all of the data. A sampler of the
+    script's own chooses in the first process, and each takes its part. Batch normalisation counts over all processes,
+    by ``SyncBatchNorm``, on GPUs. For ``model.loss(x)`` a small module is wrapped whose call is that method.
 
 When refused
-    It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused for samplers of
-    the script's own, models that steps call by several methods, sums of losses beside means, losses over pairs of
-    samples, a state that goes from step to step, one loop over the loaders of training and evaluation, agents in an
-    environment, sets of texts that are gone through in an order which differs between processes, and notebooks.
+    It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused for samplers
+    without an end, loaders of training and evaluation that nothing tells apart, a loader of the training that is gone
+    through for something else, batches that are cut along another dimension than the first, models that steps call by
+    several methods, sums of losses beside means, losses over pairs of samples, a state that goes from step to step,
+    agents in an environment, sets of texts that are gone through in an order which differs between processes, and
+    notebooks.
 
 Risk
     equivalent: the same batches give the same gradients but for rounding; dropout draws other numbers in each process.
@@ -64,6 +66,7 @@ from turbofix.training.model import Parallel, TrainingProgram
 
 from ._precision import ENVIRONMENTS
 from ._ranks import Ranks
+from ._shares import share_data
 
 codemod = Codemod(
     __name__,
@@ -112,7 +115,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     assert isinstance(plan, Parallel)
     ranks = Ranks(edit, plan)
     ranks.wrap_models()
-    ranks.share_data()
+    share_data(ranks)
     ranks.add_up()
     ranks.scale_sums()
     ranks.weigh()

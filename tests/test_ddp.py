@@ -36,6 +36,9 @@ SCRIPTS = (
     "metrics",
     "resume",
     "stream",
+    "weighted",
+    "phases",
+    "batches",
     "copies",
     "padded",
     "accelerated",
@@ -53,13 +56,23 @@ def launcher() -> Iterator[ranks.Server]:
         yield server
 
 
-def rewritten(path: Path) -> str:
-    """The script as `ddp` writes it."""
+def applied(path: Path) -> pipeline.Rewriting:
     chosen = [each for each in registry.load() if each.name == "ddp"]
     trust = pipeline.Trust(likely=True)
-    found = pipeline.apply(path, Workspace(), chosen, Target(gpus=2), Risk.EQUIVALENT, trust=trust)
+    return pipeline.apply(path, Workspace(), chosen, Target(gpus=2), Risk.EQUIVALENT, trust=trust)
+
+
+def rewritten(path: Path) -> str:
+    """The script as `ddp` writes it."""
+    found = applied(path)
     assert not found.report.notes, found.report.notes
     return found.texts[path]
+
+
+def refused(path: Path) -> str | None:
+    """Why `ddp` leaves the script alone."""
+    (finding,) = applied(path).report.findings
+    return finding.why_not
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -455,6 +468,9 @@ def test_what_no_process_decides_or_makes_for_itself(small: Path) -> None:
     assert "        if everywhere(loss > 0):" in becomes(only)
     dated = ("folder = next_folder()", 'folder = os.path.join("runs", time.strftime("%H%M%S"))')
     assert 'folder = agreed(os.path.join("runs", time.strftime("%H%M%S")))' in becomes(dated)
+    keeping = "class Keeping:\n    def __init__(self, folder):\n        self.folder = folder\n\n\nclass Stopping"
+    kept_by = ("folder = next_folder()", 'folder = Keeping(time.strftime("runs/%H%M%S")).folder')
+    assert "agreed(Keeping" not in becomes(("class Stopping", keeping), kept_by)
     again = ("    main()\n", "    main()\n    main()\n")
     assert "if world_size > 1 and not torch.distributed.is_initialized():" in becomes(again)
     tracked = (
@@ -470,6 +486,7 @@ def test_what_no_process_decides_or_makes_for_itself(small: Path) -> None:
         model.load_state_dict(torch.load("best.pt"))""",
     )
     assert '        torch.distributed.barrier()\n    if os.path.exists("best.pt"):' in becomes(best)
+    assert 'torch.load("best.pt", map_location="cpu")' in becomes(best)
     kept = (
         "    stopping = Stopping()",
         """\
@@ -516,6 +533,231 @@ def test_batches_that_are_cut_by_hand_are_shared_out_evenly(small: Path, launche
     assert [each[0] for each in shares] == ["2"] * 4  # of the 6 samples of the last batch: some are in two shares
     assert len({each[1] for each in shares}) == 3  # what the last process gets, the one before it has, too
     assert len({each[2] for each in shares}) == 1
+
+
+LOADER = "loader = DataLoader(TensorDataset(x, x.sum(1)), batch_size={size}, shuffle=True)\n"
+FACTORY = """
+def load(split, size={size}):
+    return DataLoader(TensorDataset(x, x.sum(1)), batch_size=size, shuffle={shuffle}, drop_last=True)
+
+
+loader, other = load("train"), load("test", 1)
+"""
+TESTED = """    with torch.no_grad():
+        print(sum(nn.functional.mse_loss(model(a).squeeze(1), b) for a, b in other))
+"""
+
+
+@pytest.mark.parametrize("shuffle", ["True", 'split == "train"'])
+def test_loaders_of_evaluations_that_the_same_call_makes_stay_whole(
+    shuffle: str, small: Path, launcher: ranks.Server
+) -> None:
+    text = SMALL.replace(LOADER, FACTORY).replace('    print("epoch", epoch)\n', TESTED)
+    small.write_text(text.format(count=16, size=4, shuffle=shuffle))
+    new = rewritten(small)
+    assert 'if world_size > 1 and split == "train":' in new
+    assert "batch_size=per_process" in new
+    small.write_text(new)
+    ran = launcher.run(small)  # a batch of one sample can be shared out by nobody
+    assert (len(ran.out[0].splitlines()), ran.error) == (3, "")
+
+
+ONE_PASS = """def run(loader, train):
+    total = 0
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a).squeeze(1), b)
+        if train:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        total += len(a)
+    return total
+
+
+for epoch in range(3):
+    print(run(loader, True), run(other, False))
+"""
+
+
+def test_one_function_for_both_passes_adds_up_what_is_shared_out(small: Path, launcher: ranks.Server) -> None:
+    other = LOADER + "other = DataLoader(TensorDataset(x, x.sum(1)), batch_size=3)\n"
+    text = SMALL[: SMALL.index("for epoch")].replace(LOADER, other) + ONE_PASS
+    small.write_text(text.format(count=16, size=4))
+    new = rewritten(small)
+    assert new.count("DistributedSampler(") == 1
+    assert new.count('if world_size > 1 and hasattr(loader.sampler, "set_epoch"):') == 1
+    assert new.count("set_epoch(") == 1
+    small.write_text(new)
+    assert launcher.run(small).out[0].splitlines() == ["16 16"] * 3
+
+
+PHASES = """loaders = {{"train": loader, "val": DataLoader(TensorDataset(x, x.sum(1)), batch_size=3)}}
+for epoch in range(3):
+    for {phases}:
+        seen = 0
+        for a, b in {batches}:
+            with torch.set_grad_enabled(phase != "val"):
+                loss = nn.functional.mse_loss(model(a).squeeze(1), b)
+                if phase {test}:
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+            seen += len(a)
+        print(phase, seen)
+"""
+IN_PHASES = SMALL[: SMALL.index("for epoch")] + PHASES
+
+
+@pytest.mark.parametrize(
+    ("phases", "batches", "test"),
+    [
+        ('phase in ("train", "val")', "loaders[phase]", '== "train"'),
+        ("phase, each in loaders.items()", "each", '!= "val"'),
+    ],
+)
+def test_of_phases_that_of_the_training_is_shared_out(
+    phases: str, batches: str, test: str, small: Path, launcher: ranks.Server
+) -> None:
+    small.write_text(IN_PHASES.format(count=16, size=4, phases=phases, batches=batches, test=test))
+    new = rewritten(small)
+    assert new.count("DistributedSampler(") == 1
+    assert new.count(f"if world_size > 1 and phase {test}:") == 2
+    small.write_text(new)
+    assert launcher.run(small).out[0].splitlines() == ["train 16", "val 16"] * 3
+
+
+def test_a_pass_over_batches_that_a_sampler_of_its_own_puts_together_is_told_by_these(
+    small: Path, launcher: ranks.Server
+) -> None:
+    chosen = "torch.utils.data.BatchSampler(range(16), 4, False)"
+    other = f"loader = DataLoader(TensorDataset(x, x.sum(1)), batch_sampler={chosen})\n"
+    other += "other = DataLoader(TensorDataset(x, x.sum(1)), batch_size=3)\n"
+    text = SMALL[: SMALL.index("for epoch")].replace(LOADER, other) + ONE_PASS
+    small.write_text(text.format(count=16, size=4))
+    new = rewritten(small)
+    assert 'if world_size > 1 and hasattr(loader.batch_sampler, "num_replicas"):' in new
+    small.write_text(new)
+    assert launcher.run(small).out[0].splitlines() == ["16 16"] * 3
+
+
+def test_phases_whose_loaders_are_not_followed_are_refused(small: Path) -> None:
+    kept = 'phase in ("train", "val")', "loaders[phase if epoch else 'train']", '== "train"'
+    small.write_text(IN_PHASES.format(count=16, size=4, phases=kept[0], batches=kept[1], test=kept[2]))
+    assert "one loop reads the loaders of training and evaluation" in str(refused(small))
+
+
+def test_loaders_of_a_file_that_is_imported_are_made_in_front_of_the_group(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.format(count=16, size=4)
+    start = text.index("model =")
+    small.with_name("data.py").write_text(text[:start])
+    small.write_text("import torch\nfrom torch import nn\n\nfrom data import loader\n\n" + text[start:])
+    for path, new in applied(small).texts.items():
+        path.write_text(new)
+    ran = launcher.run(small)
+    assert (ran.out[0].splitlines(), ran.error) == (["epoch 0", "epoch 1", "epoch 2"], "")
+
+
+WINDOWS = """import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+torch.manual_seed(0)
+x = torch.randn(6, 40, 4)
+lengths = torch.randint(1, 7, (40,))
+model = nn.GRU(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for number, start in enumerate([0, 8, 16, 24]):
+        a = {cut}
+        loss = nn.functional.mse_loss(model(a)[0], a + 0 * number)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cut", "why"),
+    [
+        ("x[:, start : start + 8]", "cut along another dimension than the first"),
+        ("x.transpose(0, 1)[start : start + 8]", None),
+        ("x.transpose(0, 1)[start : start + 8, 1:]", None),
+    ],
+)
+def test_batches_are_cut_by_hand_along_their_first_dimension_alone(cut: str, why: str | None, small: Path) -> None:
+    small.write_text(WINDOWS.format(cut=cut))
+    if why is None:
+        assert "        a = share(a)\n" in rewritten(small)
+    else:
+        assert why in str(refused(small))
+
+
+def test_counters_are_no_batches_and_shares_are_not_padded_to_the_longest_of_each(small: Path) -> None:
+    text = WINDOWS.replace("mse_loss(model(a)[0], a", "mse_loss(model(a)[0], a * number")
+    small.write_text(text.format(cut="x.transpose(0, 1)[start : start + 8]"))
+    assert "share(number)" not in rewritten(small)
+    packed = "pad_packed_sequence(model(pack_padded_sequence(a, lengths[start : start + 8], True, False))[0]{told})[0]"
+    text = WINDOWS.replace("model(a)[0]", packed).replace("{cut}", "x.transpose(0, 1)[start : start + 8]")
+    small.write_text(text.format(told=""))
+    assert "tell it `total_length`" in str(refused(small))
+    small.write_text(text.format(told=", total_length=6"))
+    assert refused(small) is None
+
+
+GRAPHS = """import torch
+from torch import nn
+from torch_geometric.datasets import TUDataset
+from torch_geometric.loader import {loader}
+from torch_geometric.nn import GCNConv, global_mean_pool
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = GCNConv(7, 32), nn.Linear(32, 2)
+
+    def forward(self, x, edge_index, batch):
+        return self.head(global_mean_pool(self.conv(x, edge_index).relu(), batch))
+
+
+torch.manual_seed(0)
+loader = {loader}(TUDataset("data", "MUTAG"), batch_size=64, shuffle=True)
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for epoch in range(9):
+    for data in loader:
+        loss = nn.functional.cross_entropy(model(data.x, data.edge_index, data.batch), data.y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_batches_of_graphs_are_shared_out_and_samples_of_neighbours_are_not(small: Path) -> None:
+    small.write_text(GRAPHS.format(loader="DataLoader"))
+    assert "loader = DataLoader(train_data, batch_size=64 // world_size, shuffle=train_sampler is None" in rewritten(
+        small
+    )
+    small.write_text(GRAPHS.format(loader="NeighborLoader"))
+    assert "is a loader of which it is not known how it is shared out" in str(refused(small))
+
+
+DRAWN = """drawing = torch.utils.data.WeightedRandomSampler(torch.ones(16), 16, False)
+loader = DataLoader(TensorDataset(x, x.sum(1)), batch_size={size}, sampler=drawing)
+"""
+
+
+def test_processes_take_parts_of_what_the_first_one_draws(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.replace(LOADER, DRAWN).replace(
+        "    for a, b in loader:\n", "    seen = 0.0\n    for a, b in loader:\n"
+    )
+    text = text.replace("step()\n", "step()\n        seen += a.sum()\n").replace('"epoch", epoch', 'f"{{seen:.2f}}"')
+    small.write_text(text.format(count=16, size=4))
+    ours = launcher.run(small, 1)
+    small.write_text(rewritten(small))
+    theirs = launcher.run(small)
+    assert not theirs.error
+    assert theirs.out[0] == ours.out[0]  # the sum of all of them, each drawn once in a pass
 
 
 def test_data_are_not_preloaded_where_processes_share_them_out(small: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from turbofix.dataflow.facts import settled, unwrapped
@@ -44,19 +44,21 @@ _TORCH = "torch.utils.data.DataLoader"
 
 
 def loader_sites(analysis: Analysis, value: Value | None) -> list[Site]:
-    """The loaders that a value is, or iterates over."""
-    found: set[Site] = set()
+    """Where the loaders are made that a value is, or iterates over."""
+    found = {analysis.facts.origin_site(each.origin) for each in loaders_in(value)}
+    return sorted(site for site in found if site is not None)
+
+
+def loaders_in(value: Value | None) -> Iterator[Made]:
+    """The loaders that a value is, or iterates over: of a call that is reached in several ways, one for each."""
     for each in unwrapped(value):
         member = each.base if isinstance(each, Instance) and each.base is not None else each
         if isinstance(member, Made) and member.kind == "loader":
-            site = analysis.facts.origin_site(member.origin)
-            if site is not None:
-                found.add(site)
+            yield member
         elif isinstance(member, Iterated) and member.wrapper == "generator":
             for inner in flatten(member.element):
                 if isinstance(inner, Tensor) and "batch" in inner.roles and inner.source is not None:
-                    found.update(loader_sites(analysis, inner.source))
-    return sorted(found)
+                    yield from loaders_in(inner.source)
 
 
 def merged(many: Iterable[dict[str, Passed]]) -> dict[str, Passed]:

@@ -52,21 +52,24 @@ class Copied:
 class Pass:
     """Where a loader is read: the loop, or the statement that begins to read it, and what it is called there.
 
-    ``epoch`` is the name of a variable that counts the passes.
+    ``epoch`` is the name of a variable that counts the passes, ``only`` the test of whether it is one of steps.
     """
 
     at: Site
     loader: str
     epoch: str | None = None
+    only: str = ""
 
 
 @dataclass(frozen=True)
 class Divided:
     """A loader whose batches are shared out: its call, data, batch size and order, as they are written.
 
-    ``shuffle`` is None where it is not passed. ``stream``: its data are iterated, and have no numbers. ``both``: the
-    call also makes loaders that are not shuffled, for evaluations, which stay whole. ``mapping`` is one that the call
-    unpacks, which holds the arguments ``in_mapping``.
+    ``shuffle`` is None where it is not passed. ``stream``: its data are iterated, and have no numbers. ``only``: the
+    call also makes loaders for evaluations, which stay whole, and this test tells them apart. ``mapping`` is one that
+    the call unpacks, which holds the arguments ``in_mapping``. ``sampler`` is one of the script's own,
+    which chooses samples, or (``batches``) whole batches. ``inside``: a comprehension makes it. ``early``: it
+    is made while its file is imported, when no group is there yet.
     """
 
     loader: Site
@@ -77,7 +80,11 @@ class Divided:
     drop_last: Site | None
     passes: tuple[Pass, ...]
     stream: bool = False
-    both: bool = False
+    only: str = ""
+    sampler: Site | None = None
+    batches: bool = False
+    inside: bool = False
+    early: bool = False
     mapping: Site | None = None
     in_mapping: frozenset[str] = frozenset()
 
@@ -110,11 +117,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Totals:
-    """What a loop counts of a process's share and what is read behind it; ``anew`` are lines that compute of it."""
+    """What a loop counts of a process's share and what is read behind it; ``anew`` are lines that compute of it.
+
+    ``only`` is the test of whether it goes over a share, where it also goes over all.
+    """
 
     loop: Site
     figures: tuple[Figure, ...] = ()
     anew: tuple[str, ...] = ()
+    only: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,19 +150,20 @@ class Counted:
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
-    ``setup`` is the first statement of its set-up (``repeated``: which may run again), ``imports`` the last import of
-    each file, and what follows it. ``once`` are runs of statements (first and last) that one process alone executes;
-    ``opened`` the names of files that are written, ``writers`` calls that make a writer of logs, ``disabled`` those
-    that begin a tracker's run, ``bars`` progress bars, ``contexts`` those that log while a block runs. ``downloads``
-    are statements that fetch data, ``loads`` those that read what was saved before, ``on_one_gpu`` calls that read it
-    to one GPU, ``fetched`` those in which one process writes what all read then. ``indexed`` are literals that name one
-    GPU, each with what it becomes. ``sizes`` are other reads of a batch's size in steps. ``unseeded`` are the
-    generators that nobody seeds, ``apart`` those of which each process has its own in steps; ``decisions`` are
-    expressions that decide over the rest of the training, ``skips`` those of a step that leave something out, each with
-    whether one process that finds it so is enough. ``summed`` are losses at a backward pass that are sums over a batch,
-    ``counted`` those that are means over what counts in one. ``loggers`` are the libraries by which it logs messages.
-    ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then saved or
-    loaded.
+    ``setup`` is the first statement of its set-up (``repeated``: which may run again), ``imports`` the last import
+    of each file, and what follows it. ``once`` are runs of statements (first and last) that one process alone
+    executes; ``opened`` the names of files that are written, ``writers`` calls that make a writer of logs,
+    ``disabled`` those that begin a tracker's run, ``bars`` progress bars, ``contexts`` those that log while a block
+    runs. ``downloads`` are statements that fetch data, ``loads`` those that read what was saved before,
+    ``on_one_gpu`` calls that read it to one GPU, ``fetched`` those in which one process writes what all read then.
+    ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's
+    size in steps, ``lengths`` those of how many samples a sampler chooses. ``unseeded`` are the generators that
+    nobody seeds, ``apart`` those of which each process has its own in steps; ``decisions`` are expressions that
+    decide over the rest of the training, ``skips`` those of a step that leave something out, each with whether one
+    process that finds it so is enough. ``summed`` are losses at a backward pass that are sums over a batch,
+    ``counted`` those that are means over what counts in one. ``loggers`` are the libraries by which it logs
+    messages. ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are
+    then saved or loaded.
     """
 
     setup: Site
@@ -179,6 +191,7 @@ class Parallel:
     decisions: tuple[Site, ...] = ()
     skips: tuple[tuple[Site, bool], ...] = ()
     summed: tuple[Summed, ...] = ()
+    lengths: tuple[Site, ...] = ()
     counted: tuple[Counted, ...] = ()
     owner: Site | None = None
     unwraps: tuple[Site, ...] = ()

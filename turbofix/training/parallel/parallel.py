@@ -33,8 +33,10 @@ from turbofix.training.parallel.counted import counted
 from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.paths import chosen_paths, made_where_missing
+from turbofix.training.parallel.phases import other_phase
+from turbofix.training.parallel.reading import lengths, read_by_steps, reads, refuse_other_reads
 from turbofix.training.parallel.restored import read_to_one_gpu
-from turbofix.training.parallel.sharing import divided, drawn, sizes_read, value_of
+from turbofix.training.parallel.sharing import divided, drawn, share_test, sizes_read, value_of
 from turbofix.training.parallel.skips import skips
 from turbofix.training.parallel.start import beginning, is_repeated
 from turbofix.training.parallel.totals import totals
@@ -142,7 +144,9 @@ def _parallel(  # noqa: PLR0913
         for record, *_ in training_loops(analysis)
         if (site := places.site(record.node, record.module)) in sites
     ]
-    data = tuple(divided(analysis, loaders, steps))
+    read = read_by_steps(analysis, steps)
+    data = tuple(divided(analysis, loaders, steps, read))
+    refuse_other_reads(analysis, read, steps, evaluations)
     summed = tuple(dict.fromkeys(_summed(analysis, [record for _, record in records])))
     whole_loop = facts.loops(facts.of("backward")[0])[0]
     shared = tuple(each for each in loaders if each.site in {one.loader for one in data})
@@ -155,12 +159,13 @@ def _parallel(  # noqa: PLR0913
         loaders=data,
         drawn=by_hand,
         apart=tuple(_apart(analysis, whole_loop, data, by_hand)),
-        totals=tuple(each for _, record in records if (each := totals(analysis, record, summed)) is not None)
-        + tuple(_evaluated(analysis, data, evaluations)),
+        totals=tuple(_added_up(analysis, [record for _, record in records], summed, read, data))
+        + tuple(_evaluated(analysis, evaluations, read, data)),
         sizes=tuple(dict.fromkeys(sizes_read(analysis, shared, [record for _, record in records]))),
         decisions=(*found.decisions, *decisions(analysis, [record for _, record in records])),
         skips=tuple(skips(analysis, [record for _, record in records])),
         summed=summed,
+        lengths=tuple(dict.fromkeys(lengths(analysis, read))),
         counted=tuple(counted(analysis, [record for _, record in records])),
     )
 
@@ -273,14 +278,32 @@ def _is_shared_out(node: ast.AST) -> bool:
     return divides and _COUNTED.search(ast.unparse(node.right)) is not None  # type: ignore[attr-defined]
 
 
-def _evaluated(analysis: Analysis, data: tuple[Divided, ...], evaluations: tuple[Evaluation, ...]) -> Iterator[Totals]:
+def _added_up(
+    analysis: Analysis,
+    records: list[LoopRecord],
+    summed: tuple[Summed, ...],
+    read: set[Made],
+    data: tuple[Divided, ...],
+) -> Iterator[Totals]:
+    """What loops count on loaders that are shared out, where these are what they read."""
+    for record in records:
+        found = totals(analysis, record, summed)
+        if found is not None:
+            yield replace(found, only=share_test(analysis, record, read, data))
+
+
+def _evaluated(
+    analysis: Analysis, evaluations: tuple[Evaluation, ...], read: set[Made], data: tuple[Divided, ...]
+) -> Iterator[Totals]:
     """What evaluations count on loaders that are shared out. Raises NotWrapped where that was not followed."""
     places = analysis.facts.places
-    shared = {each.loader for each in data if not each.both}
     for evaluation in evaluations:
-        for record in analysis.execution.loops if shared & {*evaluation.loaders} else ():
-            if places.site(record.node, record.module) == evaluation.loop.site:
-                found = totals(analysis, record)
+        for record in analysis.execution.loops:
+            shared = places.site(record.node, record.module) == evaluation.loop.site and reads(record, read)
+            if shared and not (
+                isinstance(record.node, ast.For) and other_phase(analysis, record.node.iter, record.module)
+            ):
+                found = next(_added_up(analysis, [record], (), read, data), None)
                 if found is None:
                     why = "it evaluates on a loader whose batches are shared out: give the evaluation one of its own"
                     raise NotWrapped(why, evaluation.loop.site)

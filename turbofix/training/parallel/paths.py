@@ -15,6 +15,10 @@ from turbofix.source.places import FUNCTIONS, Places
 from turbofix.source.site import Site
 
 _CLOCK = regex(r"strftime\(|datetime\.(datetime\.)?(now|today|utcnow)\(")
+_OF_TEXT = regex(
+    r"strftime|now|today|utcnow|(local|gm)?time|isoformat|timestamp|join|joinpath|abspath|dirname|basename|Path|str|int"
+    r"|format|replace|split|strip|lower|upper|timezone|getenv|get|with_suffix|expanduser|resolve|round|hex|uuid\d"
+)
 _PATH = regex(r"\bjoin\(|Path\(|mkdir|makedirs|open\(|dir\b|folder| / |/\{|path")
 _THERE = regex(r"exists\(|isfile\(|is_file\(|isdir\(|is_dir\(")
 _LISTED = regex(r"listdir\(|iterdir\(|glob\(")
@@ -30,12 +34,18 @@ def chosen_paths(analysis: Analysis, modules: Iterable[ModuleFile]) -> Iterator[
             scope = analysis.facts.places.scope(each, module)
             if not (isinstance(scope, FUNCTIONS) or module is analysis.execution.entry):
                 continue
-            held = any(isinstance(one, (ast.Dict, ast.List, ast.Tuple)) for one in walk(each.value))
-            by_clock = not held and _CLOCK.search(ast.unparse(each.value)) and _names_a_path(each, scope)
+            by_clock = _is_of_clock(each.value) and _names_a_path(each, scope)
             call = each.value if isinstance(each.value, ast.Call) else None
             by_number = call is not None and (dotted(call.func) or "").rpartition(".")[2] in numbering
             if by_clock or by_number:
                 yield analysis.facts.places.site(each.value, module)
+
+
+def _is_of_clock(node: ast.expr) -> bool:
+    """Whether a text is made of the time, and of nothing that has to be made in each process."""
+    calls = (each.func for each in walk(node) if isinstance(each, ast.Call))
+    names = [(dotted(each) or ast.unparse(each)).rpartition(".")[2] for each in calls]
+    return _CLOCK.search(ast.unparse(node)) is not None and all(map(_OF_TEXT.fullmatch, names))
 
 
 def is_numbering(function: ast.AST) -> bool:

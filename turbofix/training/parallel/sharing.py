@@ -10,51 +10,64 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import LoopRecord
 from turbofix.domain.values import Const, Made, Tensor, Value, flatten, members
+from turbofix.library.tables import LOADERS_ALIKE
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, loaded, loads, parameters, stored, targets
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
-from turbofix.training.data.loaders import loader_sites
-from turbofix.training.model import Divided, Drawn, Loader, Pass, Step
+from turbofix.training.data.loaders import loader_sites, loaders_in
+from turbofix.training.model import Argument, Divided, Drawn, Loader, Pass, Step
+from turbofix.training.parallel.phases import phases
+from turbofix.training.parallel.reading import is_mixed, shares_seen, told_by, unfit_sampler
 from turbofix.training.parallel.wrapping import NotWrapped, argument
 
 _FACTORIES = ("zeros", "ones", "full", "empty", "rand", "randn", "randint", "normal", "arange")
 
 
-def divided(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Step, ...]) -> Iterator[Divided]:
-    """The loaders that steps read their batches from. Raises NotWrapped for one that cannot be shared out."""
-    sites = {site for step in steps for site in step.loaders}
+def divided(
+    analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Step, ...], read: set[Made]
+) -> Iterator[Divided]:
+    """The loaders that steps ``read`` their batches from. Raises NotWrapped for one that cannot be shared out."""
+    sites = {analysis.facts.origin_site(each.origin) for each in read}
+    nodes = {analysis.facts.places.site(each.node, each.module): each.node for each in analysis.execution.loops}
     for step in steps:
-        if len(step.loaders) > 1 and "[" in (step.loop.iterated or ""):  # `loaders[phase]`
+        node, known = nodes[step.loop.site], phases(analysis)
+        mixed = node in known or (len(step.loaders) > 1 and "[" in (step.loop.iterated or ""))  # `loaders[phase]`
+        if mixed and step.loaders and known.get(node) is None:
             raise NotWrapped("one loop reads the loaders of training and evaluation, which stays whole", step.loop.site)
     for loader in loaders:
         if loader.site in sites:
-            yield _divided(analysis, loader, steps)
+            yield _divided(analysis, loader, steps, read)
 
 
-def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Divided:
+def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: set[Made]) -> Divided:
     site, given = loader.site, loader.argument
-    if loader.subclass is not None:
+    if loader.subclass is not None and loader.subclass not in LOADERS_ALIKE:
         raise NotWrapped(f"`{loader.subclass}` is a loader of which it is not known how it is shared out", site)
     if len(loader.unpacks) > 1 or loader.open_mapping:
         raise NotWrapped("mappings that are unpacked may hold its batch size and its order", site)
     mapping = loader.unpacks[0] if loader.unpacks else None
-    for name in ("sampler", "batch_sampler"):
-        if given(name).state != "absent" and given(name).values != (None,):
-            raise NotWrapped(f"its `{name}` chooses the samples, and every process would be given the same ones", site)
+    batches = not _is_none(given("batch_sampler"))
+    sampler = given("batch_sampler" if batches else "sampler")
+    chosen = not _is_none(sampler)
+    if chosen and (sampler.site is None or sampler.may_be_absent):
+        raise NotWrapped("its sampler is not written in its call, and cannot be shared out", site)
+    if chosen and (why_not := unfit_sampler(analysis, read, site)) is not None:
+        raise NotWrapped(why_not, site)
     dataset, batch, shuffle, drop = map(given, ("dataset", "batch_size", "shuffle", "drop_last"))
     unpacked = frozenset(loader.mapping_entries) if mapping is not None else frozenset[str]()
-    written = "batch_size" in unpacked or (batch.site is not None and batch.site.path == site.path)
+    written = batches or "batch_size" in unpacked or (batch.site is not None and batch.site.path == site.path)
     if dataset.site is None or "dataset" in unpacked or not written:
         raise NotWrapped("its data or its batch size are not written in its call, and cannot be shared out", site)
     if batch.values == (1,):
         raise NotWrapped("a batch of one sample cannot be shared out: accumulate gradients, or take larger ones", site)
-    both = loader.role == "both" and shuffle.site is not None and shuffle.state not in ("value", "option")
+    only = told_by(analysis, loader, read)
     written_out = shuffle.site is not None and shuffle.site.kind == "Constant"
     shuffled = bool(shuffle.values[0]) if written_out else False if shuffle.state == "absent" else None
-    passes = tuple(_passes(analysis, loader, steps))
-    if not passes and loader.dataset.kind != "iterable":
+    passes = tuple(_passes(analysis, loader, steps, read))
+    stream = loader.dataset.kind == "iterable"
+    if not passes and not stream and not chosen:
         raise NotWrapped("where it is read was not followed, and each epoch would have the same order", site)
     return Divided(
         site,
@@ -63,28 +76,86 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Div
         None if "shuffle" in unpacked else shuffle.site,
         None if "shuffle" in unpacked else shuffled,
         None if "drop_last" in unpacked else drop.site,
-        passes,
-        stream=loader.dataset.kind == "iterable",
-        both=both,
+        () if chosen else passes,
+        stream=stream,
+        sampler=sampler.site if chosen else None,
+        batches=batches,
+        early=_is_early(analysis, loader),
+        inside=_is_inside(analysis, loader, batch, plain=not (chosen or stream or unpacked)),
+        only=only,
         mapping=mapping,
         in_mapping=unpacked & {"batch_size", "shuffle", "drop_last"},
     )
 
 
-def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...]) -> Iterator[Pass]:
+def _is_early(analysis: Analysis, loader: Loader) -> bool:
+    """Whether a loader is made by a file that is imported, in front of what the script sets up."""
+    event = next(each for each in analysis.facts.of("make") if analysis.facts.site(each) == loader.site)
+    frames = [each for each in analysis.facts.frames(event) if isinstance(each.scope, ast.Module)]
+    return any(each.module is not analysis.execution.entry for each in frames)
+
+
+def _is_inside(analysis: Analysis, loader: Loader, batch: Argument, *, plain: bool) -> bool:
+    """Whether a comprehension makes a loader, which no statement can do anything for. Raises NotWrapped."""
+    event = next(each for each in analysis.facts.of("make") if analysis.facts.site(each) == loader.site)
+    places, variables = analysis.facts.places, set[str | None]()
+    statement = places.statement(event.node, event.module)
+    for above in places.ancestors(event.node, event.module):
+        if above is statement:
+            break
+        if isinstance(above, ast.Lambda):
+            variables |= {each.arg for each in parameters(above)}
+        for each in getattr(above, "generators", ()):
+            variables |= {dotted(one) for one in targets(each.target)}
+    if variables and (not plain or variables & loaded(ast.parse(batch.text or "None", mode="eval"))):
+        raise NotWrapped("a comprehension makes it, of which each round would need statements of its own", loader.site)
+    return bool(variables)
+
+
+def _is_none(given: Argument) -> bool:
+    return given.state == "absent" or (given.state == "value" and given.values == (None,))
+
+
+def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: set[Made]) -> Iterator[Pass]:
     """Where steps begin to read a loader: in front of a loop, or of what asks for an iterator."""
     places, told = analysis.facts.places, set[Site]()
-    for read, node, module in _readings(analysis):
-        names = _names(analysis, read, module)
+    mixed = {each.node for each in analysis.execution.loops if is_mixed(each, read)}
+    for reading, node, module in _readings(analysis):
+        names = _names(analysis, reading, module)
         named = next((each for each in names if _is_loader(analysis, each, module, loader)), None)
         statement = places.statement(node, module)
+        phase = phases(analysis).get(node)
+        if phase is not None:
+            site = places.site(node, module)
+            if site not in told and any(loader.site == analysis.facts.origin_site(each.origin) for each in phase.read):
+                told.add(site)
+                yield Pass(site, phase.text, _epoch(analysis, phase.outer, module), phase.only)
+            continue
         if named is None or statement is None:
             continue
         site = places.site(statement, module)
         if site not in told and _leads_to_step(analysis, statement, module, steps):
             told.add(site)
-            own = Pass(site, ast.unparse(named), _epoch(analysis, statement, module))
+            text = ast.unparse(named)
+            own = Pass(site, text, _epoch(analysis, statement, module), shares_seen(text) if statement in mixed else "")
             yield own if own.epoch is not None else _in_caller(analysis, named, statement, module) or own
+
+
+def share_test(analysis: Analysis, record: LoopRecord, read: set[Made], data: tuple[Divided, ...]) -> str:
+    """The test of whether a loop goes over a share; "" where it always does. Raises NotWrapped."""
+    phase = phases(analysis).get(record.node)
+    if phase is not None:
+        return phase.only
+    if not is_mixed(record, read) or isinstance(record.node, ast.While):
+        return ""
+    sites = {analysis.facts.origin_site(each.origin) for each in loaders_in(record.iterated)}
+    shared = [each for each in data if each.loader in sites]
+    alike = len({each.batches for each in shared}) == 1 and not any(each.stream for each in shared)
+    for each in _names(analysis, record.node.iter, record.module):
+        if alike and loader_sites(analysis, value_of(analysis, each, record.module)):
+            return shares_seen(ast.unparse(each), batches=shared[0].batches)
+    why = "it also goes over loaders that stay whole, and which it goes over was not followed"
+    raise NotWrapped(why, analysis.facts.places.site(record.node, record.module))
 
 
 def _readings(analysis: Analysis) -> Iterator[tuple[ast.expr, ast.AST, ModuleFile]]:
@@ -131,7 +202,7 @@ def _leads_to_step(analysis: Analysis, statement: ast.stmt, module: ModuleFile, 
         return (
             site in loops
             or any(places.site(each, module) in loops for each in walk(statement) if isinstance(each, LOOPS))
-            or not any(each.path == module.path for each in loops)
+            or any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in walk(statement))
         )
     return any(isinstance(each, LOOPS) and places.site(each, module) in loops for each in walk(scope))
 
@@ -209,6 +280,13 @@ def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterato
             if inside and places.scope(event.node, event.module) is scope and isinstance(event.node, ast.Call):
                 for given in (*event.node.args, *(each.value for each in event.node.keywords)):
                     _sources(analysis, given, record, found, set())
+        for statement in found:
+            if isinstance(statement, ast.Assign) and any(map(_cuts_elsewhere, walk(statement.value))):
+                why = "its batches are cut along another dimension than the first, along which a share is cut"
+                raise NotWrapped(why, places.site(statement, record.module))
+        for call, module in _unpadded(analysis) if found else ():
+            why = "it pads to the longest of a share, not of the batch: tell it `total_length`"
+            raise NotWrapped(why, places.site(call, module))
         if not found:
             why = "where its batches come from was not followed, and every process would take all of them"
             raise NotWrapped(why, step.loop.site)
@@ -219,6 +297,26 @@ def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterato
             yield Drawn(places.site(at, record.module), unique, inside)
             for each in _fetched_before(analysis, scope, record, unique):
                 yield Drawn(places.site(each, record.module), unique)
+
+
+def _cuts_elsewhere(node: ast.AST) -> bool:
+    """Whether an expression cuts a window out of another dimension than the first: ``data[:, i : i + size]``."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple):
+        return False
+    first, *others = node.slice.elts
+    whole = isinstance(first, ast.Slice) and first.lower is None and first.upper is None
+    windows = (each.lower for each in others if isinstance(each, ast.Slice) and each.upper is not None)
+    return whole and any(each is not None and loaded(each) for each in windows)
+
+
+def _unpadded(analysis: Analysis) -> Iterator[tuple[ast.Call, ModuleFile]]:
+    """The calls that pad packed sequences to the longest that they are given."""
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree):
+            pads = (dotted(call.func) or "").rpartition(".")[2] == "pad_packed_sequence"
+            told = len(call.args) > 3 or any(each.arg in ("total_length", None) for each in call.keywords)
+            if pads and not told:
+                yield call, module
 
 
 def _fetched_before(
@@ -263,7 +361,8 @@ def _setting(record: LoopRecord, name: str) -> ast.stmt | None:
     """The statement of a loop that sets a name first, or the loop that gives it; None where that counts."""
     for loop in walk(record.node):
         if isinstance(loop, ast.For) and name in {dotted(each) for each in targets(loop.target)}:
-            counts = "range(" in ast.unparse(loop.iter)
+            text, first = ast.unparse(loop.iter), dotted(next(targets(loop.target)))
+            counts = "range(" in text or ("enumerate(" in text and first == name)
             return None if counts or loop is not record.node else loop
     for each in walk(record.node):
         given = each.targets if isinstance(each, ast.Assign) else []

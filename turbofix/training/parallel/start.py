@@ -8,7 +8,6 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.regex import regex
 from turbofix.source.answers import every
-from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
@@ -77,6 +76,6 @@ def is_repeated(analysis: Analysis, setup: Site) -> bool:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
             places.site(each, module) == setup for each in node.body
         ):
-            named = sum((dotted(each.func) or "").rpartition(".")[2] == node.name for each in calls)
+            named = sum(isinstance(each.func, ast.Name) and each.func.id == node.name for each in calls)
             return bool(node.decorator_list) or named > 1
     return False

@@ -23,12 +23,12 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, Subset, get_worker_info
+from torch.utils.data import DataLoader, DistributedSampler, Sampler, Subset, get_worker_info
 from torch.utils.data import dataloader as loading
 from torch.utils.data._utils import fetch as fetching
 
 from .patching import wrap
-from .shorten import plain_batches, reads_once, shares, size_of
+from .shorten import pieces_of, plain_batches, reads_once, shares, size_of
 
 
 class Chance:
@@ -286,7 +286,7 @@ def watch_loaders(
         count, uneven_after = shares(loader)
         iterator._turbofix_drawn = collections.deque()
         iterator._turbofix_epoch = begun[drawn] = Epoch(name, number + 1, shares=count, uneven_after=uneven_after)
-        begun[drawn].pieces = bool(getattr(loader._index_sampler, "split_batches", False))
+        begun[drawn].pieces = pieces_of(loader._index_sampler) > 1
 
     def seed_own(iterator: Any, loader: Any) -> None:
         """A sampler with a generator of its own draws what it would draw without."""
@@ -467,7 +467,10 @@ class _Nowhere:
 
 def _own_generators(loader: Any) -> Iterator[torch.Generator]:
     batches, sampler = plain_batches(getattr(loader, "batch_sampler", None)), getattr(loader, "sampler", None)
-    for owner in (loader, sampler, getattr(sampler, "sampler", None), batches, getattr(batches, "sampler", None)):
+    chosen = getattr(sampler, "dataset", None)  # a sampler whose choice several processes share out
+    shared = chosen if isinstance(chosen, Sampler) else None
+    inner = (getattr(sampler, "sampler", None), getattr(batches, "sampler", None))
+    for owner in (loader, sampler, batches, shared, *inner):
         generator = getattr(owner, "generator", None)
         if isinstance(generator, torch.Generator):
             yield generator

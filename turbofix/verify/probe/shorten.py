@@ -70,15 +70,25 @@ def plain_batches(batches: Any) -> Any:
     return batches
 
 
+def pieces_of(entering: Any) -> int:
+    """Of how many processes each takes a piece of every batch that a sampler chooses: Accelerate's, or a rewrite's."""
+    if getattr(entering, "split_batches", False):
+        count = getattr(entering, "num_processes", 1)
+    else:
+        count = getattr(entering, "num_replicas", 1) if hasattr(entering, "batch_sampler") else 1
+    return count if type(count) is int else 1
+
+
 def shares(loader: Any) -> tuple[int, int | None]:
     """Among how many processes the samples are shared out, and after how many of its own one has another share.
 
     None where the shares are equal. Else the last batch of an epoch has samples twice, or lacks some.
     """
     entering = loader._index_sampler
-    split = getattr(entering, "num_processes", 1) if getattr(entering, "split_batches", False) else 1
-    if type(split) is int and split > 1:  # Accelerate's: each process takes a part of every batch
-        whole, size = size_of(plain_batches(entering).sampler) or 0, entering.batch_size
+    split = pieces_of(entering)
+    if split > 1:
+        inner = plain_batches(entering)
+        whole, size = size_of(getattr(inner, "sampler", None)) or 0, getattr(inner, "batch_size", None) or 1
         return split, whole // size * size // split if whole % size else None
     sampler = getattr(entering, "sampler", entering)
     count = processes_of(sampler)
