@@ -203,6 +203,8 @@ def test_what_is_written_where_and_summed_how(small: Path) -> None:
     read = (shown, "    print(total)\n")
     assert "total = sum(shares)\n        total /= world_size" in becomes(*counting, read)
     assert "total /= world_size" in becomes(summed, *counting, read)  # the loss of a share is scaled there
+    scored = (("import torch\n", "import scoring\nimport torch\n"), ("total += loss.item()", "total += scoring.of(a)"))
+    assert "(shares, float(total))" in becomes(*counting, read, *scored)  # it may be a tensor on a device
     stopping = "epoch)\n    if loss.item() < 0.1:\n        break\n"
     assert "if agreed(loss.item() < 0.1):" in becomes(("epoch)\n", stopping))
     normed = ("nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))")
@@ -496,6 +498,53 @@ def test_what_no_process_decides_or_makes_for_itself(small: Path) -> None:
     found = becomes(kept)
     assert 'if agreed(not os.path.exists("mean.npy")):\n        if rank == 0:\n            np.save(' in found
     assert '    if world_size > 1:\n        torch.distributed.barrier()\n    mean = np.load("mean.npy")' in found
+
+
+NEXT = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(64, 4)
+train_loader = DataLoader(TensorDataset(x[:48]), batch_size=8, shuffle=True)
+val_loader = DataLoader(TensorDataset(x[48:]), batch_size=8)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@torch.no_grad()
+def evaluated():
+    batches, total = iter(val_loader), 0.0
+    for _ in range(2):
+        (batch,) = next(batches)
+        total += model(batch).pow(2).mean().item()
+    return total / 2
+
+
+batches = iter(train_loader)
+for step in range(12):
+    try:
+        (batch,) = next(batches)
+    except StopIteration:
+        batches = iter(train_loader)
+        (batch,) = next(batches)
+    loss = model(batch).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 4 == 0:
+        print("step", step, evaluated())
+"""
+
+
+def test_an_evaluation_between_steps_stays_whole(small: Path, launcher: ranks.Server) -> None:
+    small.write_text(NEXT)
+    text = rewritten(small)
+    assert text.count("DistributedSampler(") == 1
+    assert "val_loader = DataLoader(TensorDataset(x[48:]), batch_size=8)\n" in text
+    small.write_text(text)
+    ran = launcher.run(small)
+    assert (shape(ran.out[0]), ran.error) == (["step # #"] * 3, "")
 
 
 CUT = """\

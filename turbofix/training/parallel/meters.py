@@ -15,6 +15,7 @@ from turbofix.domain.values import (
     Host,
     Instance,
     Mapping,
+    Opaque,
     Sequence,
     Tensor,
     Value,
@@ -109,6 +110,7 @@ def figure_of(
     found = [each for each in held if not isinstance(each, (Const, Sequence))]
     tensors = [each for each in found if isinstance(each, Tensor) and (kind != "samples" or each.device != "cpu")]
     sure = not tensors or (len(tensors) == len(found) and not any(each.foreign for each in tensors))
+    sure = sure and not (kind == "number" and any(isinstance(each, Opaque) for each in found))
     carries = sure and any(not each.detached for each in tensors)
     return Figure(text, kind, mean, bool(tensors) and sure, carries, unsure=not sure)
 

@@ -43,6 +43,8 @@ def chosen_paths(analysis: Analysis, modules: Iterable[ModuleFile]) -> Iterator[
 
 def _is_of_clock(node: ast.expr) -> bool:
     """Whether a text is made of the time, and of nothing that has to be made in each process."""
+    if not isinstance(node, (ast.Call, ast.JoinedStr, ast.BinOp)):
+        return False
     calls = (each.func for each in walk(node) if isinstance(each, ast.Call))
     names = [(dotted(each) or ast.unparse(each)).rpartition(".")[2] for each in calls]
     return _CLOCK.search(ast.unparse(node)) is not None and all(map(_OF_TEXT.fullmatch, names))

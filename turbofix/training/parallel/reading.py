@@ -18,6 +18,7 @@ from turbofix.training.data.loaders import loaders_in
 from turbofix.training.model import Evaluation, Loader, Step
 from turbofix.training.parallel.phases import other_phase, phases
 from turbofix.training.parallel.wrapping import NotWrapped
+from turbofix.training.steps.regions import no_grad
 
 
 def read_by_steps(analysis: Analysis, steps: tuple[Step, ...]) -> set[Made]:
@@ -40,7 +41,8 @@ def read_by_steps(analysis: Analysis, steps: tuple[Step, ...]) -> set[Made]:
             level = level.up
     loops = {step.loop.site for step in steps}
     for event in facts.of("next"):
-        if any(facts.places.site(each.node, each.module) in loops for each in facts.loops(event)):
+        around = {facts.places.site(each.node, each.module) for each in facts.loops(event)}
+        if around & loops and not no_grad(event):  # an evaluation within a step stays whole
             found.update(loaders_in(event.receiver))
     known = {facts.origin_site(each.origin) for each in found}
     for step in steps:
