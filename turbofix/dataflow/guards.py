@@ -271,7 +271,9 @@ class Guards:
     def counts(self, node: ast.expr, frames: tuple[Frame, ...], loop: ast.AST) -> bool:
         """Whether an expression changes from one iteration of this very loop to the next."""
         inside = tuple(Frame(f.scope, f.module, f.anchor, f.call, f.loops, f.function, f.opener) for f in frames)
-        start = next((i for i, frame in enumerate(inside) if any(loop is each for each in frame.loops)), 0)
+        start = next((i for i, frame in enumerate(inside) if any(loop is each for each in frame.loops)), None)
+        if start is None:  # another way leads through that loop
+            return self.varies(node, frames)
         first = inside[start]
         kept = tuple(each for each in first.loops if first.loops.index(each) >= first.loops.index(loop))
         trimmed = Frame(first.scope, first.module, first.anchor, None, kept, first.function, first.opener)
