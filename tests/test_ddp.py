@@ -547,6 +547,17 @@ def test_an_evaluation_between_steps_stays_whole(small: Path, launcher: ranks.Se
     assert (shape(ran.out[0]), ran.error) == (["step # #"] * 3, "")
 
 
+def test_steps_that_repeat_on_one_batch_have_their_share_of_it(small: Path) -> None:
+    """Critics and generators: the loop inside draws nothing of its own."""
+    text = SMALL.format(count=16, size=4)
+    step = text[text.index("        loss =") : text.index('    print("epoch"')]
+    inner = "".join(f"    {line}\n" for line in step.splitlines())
+    small.write_text(text.replace(step, step + "        for _ in range(2):\n" + inner))
+    found = rewritten(small)
+    assert "DistributedSampler(" in found and "share(" not in found
+    assert found.count("ddp_model(a)") == 2
+
+
 CUT = """\
 import numpy as np
 import torch

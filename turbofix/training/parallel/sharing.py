@@ -273,11 +273,18 @@ def sizes_read(analysis: Analysis, loaders: tuple[Loader, ...], records: list[Lo
                 yield site
 
 
+def _loops_around(analysis: Analysis, record: LoopRecord) -> set[ast.AST]:
+    """The loops in which a loop runs, through calls."""
+    ways = ([each.node for each in analysis.facts.loops(event)] for event in analysis.facts.of("backward"))
+    return {each for way in ways if record.node in way for each in way[: way.index(record.node)]}
+
+
 def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterator[Drawn]:
     """The batches that steps draw by hand, of data in memory: the names that are set first of all that a model gets."""
     places = analysis.facts.places
+    reading = {record.node for step, record in records if step.loaders}
     for step, record in records:
-        if step.loaders:
+        if step.loaders or reading & _loops_around(analysis, record):  # it has a batch from the loop around it
             continue
         found: dict[ast.AST, list[str]] = {}
         scope = places.scope(record.node, record.module)
