@@ -324,6 +324,10 @@ def _refuse(analysis: Analysis) -> None:
         if found is not None:
             why = f"`{found[0]}` compares the samples of a batch with each other, and a process has its share alone"
             raise NotWrapped(why, places.site(frame.scope, frame.module))
+    for event in analysis.facts.of("criterion", "call"):
+        if _picks_itself(analysis, event):
+            why = "each sample of a batch is told from the other ones, and a process has its share alone"
+            raise NotWrapped(why, analysis.facts.site(event))
     for module in analysis.execution.modules.values():
         for node in _unordered(analysis, module):
             why = "the order of this set differs from process to process: sort it"
@@ -332,6 +336,21 @@ def _refuse(analysis: Analysis) -> None:
             target, value = ast.unparse(assigned.targets[0]), assigned.value
             if "CUDA_VISIBLE_DEVICES" in target and isinstance(value, ast.Constant) and "," not in str(value.value):
                 raise NotWrapped("it hides all GPUs but one", places.site(assigned, module))
+
+
+def _picks_itself(analysis: Analysis, event: Event) -> bool:
+    """Whether the classes of a loss are the samples themselves: its target counts them."""
+    if event.kind == "call" and not event.name.endswith(".cross_entropy"):
+        return False
+    target = event.arguments.get("target", 1) if event.arguments is not None else None
+    node: ast.AST | None = target.node if target is not None else None
+    if isinstance(node, ast.Name):
+        owner = analysis.facts.bindings.owner(node.id, node, event.module)
+        writes = [each for each in analysis.facts.bindings.writes(owner, node.id) if isinstance(each, ast.Assign)]
+        node = writes[-1].value if len(writes) == 1 else None
+    return node is not None and any(
+        isinstance(each, ast.Call) and dotted(each.func) == "torch.arange" for each in walk(node)
+    )
 
 
 _TEXTS = regex(r"word|token|char|text|label|class|name|vocab|path|file|tag|user|item")
