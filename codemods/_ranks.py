@@ -84,17 +84,18 @@ class Ranks:
             if (at, model.becomes) in done:  # one name for what several calls make
                 continue
             done.add((at, model.becomes))
+            alike = [each for each in plan.models if (each.at, each.becomes) == (at, model.becomes)]
             ddp = edit.name("torch.nn.parallel.DistributedDataParallel", at)
             called = self._called(at, model.text, model.method) if model.method else model.text
             lines = [f"{model.becomes} = {called}", self.several(at)]
             if at == plan.loop and not model.behind:
                 lines, own = [*lines, *own], []
             given = model.becomes if model.method else model.text
-            if model.normed:
+            if any(each.normed for each in alike):
                 lines += [f"    if next({model.text}.parameters()).is_cuda:"]
                 lines += [f"        {edit.name('torch.nn.SyncBatchNorm', at)}.convert_sync_batchnorm({model.text})"]
                 given += ", broadcast_buffers=False"  # they are the same in all
-            given += ", find_unused_parameters=True" if model.idle else ""
+            given += ", find_unused_parameters=True" if any(each.idle for each in alike) else ""
             lines += [f"    {model.becomes} = {ddp}({given})"]
             if model.behind:
                 self.after(at, *lines)
@@ -180,7 +181,7 @@ class Ranks:
         """Means over what counts in a batch, of which each process has another number."""
         for each in self.plan.counted:
             weight = self.help(each.call, "weight", WEIGHT)
-            self.edit.insert_after(each.call, f" * {weight}({each.target} != {each.left_out})")
+            self.edit.insert_after(each.call, f" * {weight}({each.weights})")
 
     def agree(self) -> None:
         """What one process decides holds for all: numbers that are read may differ in their last digits."""
@@ -195,11 +196,26 @@ class Ranks:
     def do_once(self) -> None:
         """Files, logs, bars and downloads of one process."""
         edit, plan = self.edit, self.plan
+        taken = {
+            *plan.decisions,
+            *(site for site, _ in plan.skips),
+            *(test for each in plan.copied for test in each.tests),
+        }
+        narrowed = {first: test for first, test in plan.narrowed if test not in taken}
         for first, last in plan.once:
-            edit.wrap(first, last, self.first(first))
+            test = narrowed.get(first)
+            if test is None:
+                edit.wrap(first, last, self.first(first))
+            else:
+                text = edit.text(test)
+                loose = re.search(r" or | if |:=|lambda|\n", text)
+                edit.replace(test, f"{f'({text})' if loose else text} and {self.word('rank', test)} == 0")
         for site in plan.opened:
             null = edit.name("os.devnull", site)
             edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else {null}")
+        for site in plan.receivers:
+            null = f"{edit.name('pathlib.Path', site)}({edit.name('os.devnull', site)})"
+            edit.replace(site, f"({edit.text(site)} if {self.word('rank', site)} == 0 else {null})")
         for site in plan.writers:
             place = edit.call(site).value("log_dir", 0)
             own = f"{edit.name('tempfile.mkdtemp', site)}()"

@@ -139,31 +139,30 @@ class Summed:
 
 @dataclass(frozen=True)
 class Counted:
-    """A loss that is a mean over the ``target`` that is not ``left_out``: its call, and both as they are written."""
+    """A loss that is a mean over what counts: its call, and an expression of how much each position does."""
 
     call: Site
-    target: str
-    left_out: str
+    weights: str
 
 
 @dataclass(frozen=True)
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
-    ``setup`` is the first statement of its set-up (``repeated``: which may run again), ``imports`` the last import
-    of each file, and what follows it. ``once`` are runs of statements (first and last) that one process alone
-    executes; ``opened`` the names of files that are written, ``writers`` calls that make a writer of logs,
+    ``setup`` is the first statement of its set-up (``repeated``: which may run again), ``imports`` the last import of
+    each file, and what follows it. ``once`` are runs of statements (first and last) that one process alone executes
+    (``narrowed``: the first of those that are all of what is under a test, and that test); ``opened`` the names of
+    files that are written, ``receivers`` paths that open themselves, ``writers`` calls that make a writer of logs,
     ``disabled`` those that begin a tracker's run, ``bars`` progress bars, ``contexts`` those that log while a block
-    runs. ``downloads`` are statements that fetch data, ``loads`` those that read what was saved before,
-    ``on_one_gpu`` calls that read it to one GPU, ``fetched`` those in which one process writes what all read then.
-    ``indexed`` are literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's
-    size in steps, ``lengths`` those of how many samples a sampler chooses. ``unseeded`` are the generators that
-    nobody seeds, ``apart`` those of which each process has its own in steps; ``decisions`` are expressions that
-    decide over the rest of the training, ``skips`` those of a step that leave something out, each with whether one
-    process that finds it so is enough. ``summed`` are losses at a backward pass that are sums over a batch,
-    ``counted`` those that are means over what counts in one. ``loggers`` are the libraries by which it logs
-    messages. ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are
-    then saved or loaded.
+    runs. ``downloads`` are statements that fetch data, ``loads`` those that read what was saved before, ``on_one_gpu``
+    calls that read it to one GPU, ``fetched`` those in which one process writes what all read then. ``indexed`` are
+    literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's size in steps,
+    ``lengths`` those of how many samples a sampler chooses. ``unseeded`` are the generators that nobody seeds,
+    ``apart`` those of which each process has its own in steps; ``decisions`` are expressions that decide over the rest
+    of the training, ``skips`` those of a step that leave something out, each with whether one process that finds it so
+    is enough. ``summed`` are losses at a backward pass that are sums over a batch, ``counted`` those that are means
+    over what counts in one. ``loggers`` are the libraries by which it logs messages. ``owner`` is Accelerate's object,
+    which wraps and shares out: ``unwraps`` are models whose weights are then saved or loaded.
     """
 
     setup: Site
@@ -175,7 +174,9 @@ class Parallel:
     drawn: tuple[Drawn, ...] = ()
     totals: tuple[Totals, ...] = ()
     once: tuple[tuple[Site, Site], ...] = ()
+    narrowed: tuple[tuple[Site, Site], ...] = ()
     opened: tuple[Site, ...] = ()
+    receivers: tuple[Site, ...] = ()
     writers: tuple[Site, ...] = ()
     disabled: tuple[Site, ...] = ()
     bars: tuple[Site, ...] = ()

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from turbofix.dataflow.questions import Analysis
-from turbofix.domain.values import Class, Instance, Made, Value, flatten
+from turbofix.domain.values import Class, Instance, Made, Value, flatten, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
@@ -16,6 +16,9 @@ from turbofix.training.objects import Layers, layers_of
 _LEARNING = regex(r"torch\.nn\.(\w*(Linear|Conv|Embedding|BatchNorm|LSTM|GRU|RNN|Attention|Transformer)\w*|PReLU)")
 _OF_DATA = regex(r"\.any\(|numel\(|\.sum\(|nonzero")
 _LAYER = regex(r"^self\.\w+|expert|layer")
+_WITH_POOLER = regex(r"transformers\.(Auto|Bert|Roberta|XLMRoberta|Albert|Camembert|Ernie)Model\b")
+_POOLED = regex(r"pool|\[1\]|_, \w+ = self\.")
+_TOLD = regex(r"\bself\.(?!training\b)")
 _BY_NAME = regex(r"getattr\(self|_modules|\.(named_)?(children|modules)\(")
 
 
@@ -36,11 +39,39 @@ def has_idle_layers(analysis: Analysis, models: Iterable[Value]) -> bool:
         if any(map(_asks_its_data, own)):
             return True
         by_name = each.base is not None or any(_BY_NAME.search(ast.unparse(one)) for one in own)
+        text = " ".join(map(ast.unparse, own))
         for name, held in each.attributes.items():
             waiting += flatten(held, 4)
             read = any((name, one) in _read(analysis) for one in (None, *own))
             if not read and not by_name and _learns(held):
                 return True
+            if _pools(held) and not _POOLED.search(text):
+                return True
+            if (
+                _learns(held)
+                and (None not in [one for key, one in _read(analysis) if key == name])
+                and _asks(own, name)
+            ):
+                return True
+    return False
+
+
+def _pools(held: Value) -> bool:
+    """Whether it is a ready-made encoder with a layer over its first position."""
+    return any(isinstance(each, Made) and _WITH_POOLER.match(each.qualname) for each in members(held))
+
+
+def _asks(classes: list[ast.ClassDef], name: str) -> bool:
+    """Whether a layer is called in one branch of a test of what the model is told, and nowhere else."""
+    functions = [each for cls in classes for each in cls.body if isinstance(each, ast.FunctionDef)]
+    inside = [each for function in functions if function.name != "__init__" for each in walk(function)]
+    calls = {each for each in inside if isinstance(each, ast.Attribute) and dotted(each) == f"self.{name}"}
+    for test in inside:
+        if isinstance(test, (ast.If, ast.IfExp)) and _TOLD.search(ast.unparse(test.test)):
+            for block in (test.body, test.orelse):
+                held = {one for each in (block if isinstance(block, list) else [block]) for one in walk(each)}
+                if calls and calls <= held:
+                    return True
     return False
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.values import members
+from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.site import Site
@@ -20,6 +21,7 @@ from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped
 from turbofix.training.steps.training import training_loops
 
+_FOR_SEVERAL = regex(r"\b(is_(local_)?main_process|num_processes|process_index|wait_for_everyone|gather_for_metrics)\b")
 _STATES = frozenset(("state_dict", "load_state_dict", "save_pretrained"))
 
 
@@ -31,6 +33,10 @@ def accelerated(
     for name in ("dataloader_config", "split_batches"):
         if owner.argument(name).state != "absent" or owner.open_mapping:
             raise NotWrapped("it says itself how Accelerate shares out batches", owner.site)
+    if any(_FOR_SEVERAL.search(module.text) for module in analysis.execution.modules.values()):
+        raise NotWrapped(
+            "Accelerate trains it by several processes as it is: `accelerate launch` starts them", owner.site
+        )
     sites = {step.loop.site for step in steps}
     records = [record for record, *_ in training_loops(analysis) if places.site(record.node, record.module) in sites]
     counted = [each for record in records if (each := totals(analysis, record)) is not None]

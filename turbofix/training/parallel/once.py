@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
+from turbofix.domain.values import Bound, Function, Instance, Method, members
 from turbofix.library.tables import BARS, NAMES
 from turbofix.regex import regex
 from turbofix.source.answers import every
@@ -16,6 +17,7 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.parallel.paths import in_front_of_tests, is_numbering
+from turbofix.training.parallel.sharing import value_of
 from turbofix.training.parallel.ways import on_the_way
 from turbofix.training.parallel.wrapping import NotWrapped
 
@@ -42,6 +44,7 @@ class Once:
         self.statements: list[tuple[ast.stmt, ModuleFile]] = []
         self.written: list[tuple[ast.stmt, ModuleFile]] = []  # what writes a file, as a statement or in one
         self.opened: list[Site] = []
+        self.receivers: list[Site] = []
         self.writers: list[Site] = []
         self.disabled: list[Site] = []
         self.bars: list[Site] = []
@@ -115,11 +118,26 @@ class Once:
             scope = self.places.scope(statement, module)
             inside = {id(each) for each in walk(statement)}
             outside = {dotted(each) for each in walk(scope) if id(each) not in inside and isinstance(each, ast.Name)}
-            if not stored(statement.body) & outside and not self._trains(statement):
+            if (
+                not stored(statement.body) & outside
+                and not self._trains(statement)
+                and not self._calls(statement, module)
+            ):
                 self.statements.append((statement, module))
                 return
         if not isinstance(call.func, ast.Attribute) or (self._name(call, module) or "") in _OPENS:
             self.opened += [self.places.site(each, module) for each in call.args[:1]]
+        else:
+            self.receivers.append(self.places.site(call.func.value, module))
+
+    def _calls(self, statement: ast.With, module: ModuleFile) -> bool:
+        """Whether a block calls functions of the program's own, which all processes may have to be in."""
+        for each in (one for inside in statement.body for one in walk(inside)):
+            if isinstance(each, ast.Call):
+                held = members(value_of(self.analysis, each.func, module))
+                if any(isinstance(one, (Function, Bound, Method, Instance)) for one in held):
+                    return True
+        return False
 
     def _note(self, call: ast.Call, module: ModuleFile) -> None:
         statement = self.places.statement(call, module)
@@ -156,6 +174,15 @@ class Once:
             run = (self.places.site(statement, module), self.places.site(block[last], module))
             found += [run] if run not in found else []
         return tuple(sorted(found))
+
+    def narrowed(self) -> tuple[tuple[Site, Site], ...]:
+        """The runs that are all of what is under a test: their first statement, and that test."""
+        chosen, found = {id(each) for each, _ in self.statements}, dict[Site, Site]()
+        for statement, module in self.statements:
+            above = self.places.parent(statement, module)
+            if isinstance(above, ast.If) and not above.orelse and all(id(each) in chosen for each in above.body):
+                found[self.places.site(above.body[0], module)] = self.places.site(above.test, module)
+        return tuple(found.items())
 
     def downloads(self) -> tuple[tuple[Site, Site], ...]:
         """The statements that fetch data, from the first to the last of one block."""

@@ -14,6 +14,7 @@ from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
+from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import (
     Divided,
@@ -37,7 +38,7 @@ from turbofix.training.parallel.phases import other_phase
 from turbofix.training.parallel.reading import lengths, read_by_steps, reads, refuse_other_reads
 from turbofix.training.parallel.restored import read_to_one_gpu
 from turbofix.training.parallel.sharing import divided, drawn, share_test, sizes_read, value_of
-from turbofix.training.parallel.skips import skips
+from turbofix.training.parallel.skips import ends, skips
 from turbofix.training.parallel.start import beginning, is_repeated
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, is_synchronised, wrapped
@@ -107,7 +108,9 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         last_imports(analysis, modules),
         loop,
         once=runs,
+        narrowed=once.narrowed(),
         opened=tuple(once.opened),
+        receivers=tuple(once.receivers),
         writers=tuple(once.writers),
         disabled=tuple(once.disabled),
         bars=tuple(once.bars),
@@ -150,7 +153,8 @@ def _parallel(  # noqa: PLR0913
     summed = tuple(dict.fromkeys(_summed(analysis, [record for _, record in records])))
     whole_loop = facts.loops(facts.of("backward")[0])[0]
     shared = tuple(each for each in loaders if each.site in {one.loader for one in data})
-    by_hand = tuple(drawn(analysis, records))
+    by_hand, loops = tuple(drawn(analysis, records)), [record for _, record in records]
+    decided = tuple(dict.fromkeys((*found.decisions, *decisions(analysis, loops), *ends(analysis, loops))))
     return replace(
         found,
         loop=places.site(whole_loop.node, whole_loop.module),
@@ -162,8 +166,8 @@ def _parallel(  # noqa: PLR0913
         totals=tuple(_added_up(analysis, [record for _, record in records], summed, read, data))
         + tuple(_evaluated(analysis, evaluations, read, data)),
         sizes=tuple(dict.fromkeys(sizes_read(analysis, shared, [record for _, record in records]))),
-        decisions=(*found.decisions, *decisions(analysis, [record for _, record in records])),
-        skips=tuple(skips(analysis, [record for _, record in records])),
+        decisions=decided,
+        skips=tuple(each for each in skips(analysis, loops) if each[0] not in decided),
         summed=summed,
         lengths=tuple(dict.fromkeys(lengths(analysis, read))),
         counted=tuple(counted(analysis, [record for _, record in records])),
@@ -328,6 +332,7 @@ def _refuse(analysis: Analysis) -> None:
         if _picks_itself(analysis, event):
             why = "each sample of a batch is told from the other ones, and a process has its share alone"
             raise NotWrapped(why, analysis.facts.site(event))
+    _refuse_early_draws(analysis)
     for module in analysis.execution.modules.values():
         for node in _unordered(analysis, module):
             why = "the order of this set differs from process to process: sort it"
@@ -336,6 +341,25 @@ def _refuse(analysis: Analysis) -> None:
             target, value = ast.unparse(assigned.targets[0]), assigned.value
             if "CUDA_VISIBLE_DEVICES" in target and isinstance(value, ast.Constant) and "," not in str(value.value):
                 raise NotWrapped("it hides all GPUs but one", places.site(assigned, module))
+
+
+def _refuse_early_draws(analysis: Analysis) -> None:
+    """Raise NotWrapped where a file draws numbers as it is imported, in front of what makes them alike in all."""
+    for module in analysis.execution.modules.values():
+        rest = (*FUNCTIONS, ast.ClassDef, ast.If, ast.Import, ast.ImportFrom)
+        plain = [each for each in module.tree.body if not isinstance(each, rest) and not _is_text(each)]
+        if module is analysis.execution.entry or any("seed(" in ast.unparse(each) for each in plain):
+            continue
+        for each in plain:
+            text = ast.unparse(each)
+            drawn = any(pattern.search(text) for pattern in (*_DRAWING.values(), _SPLITTING))
+            if drawn and "random_state" not in text:
+                why = "it draws numbers as it is imported, before the processes agree on any: seed it in front of that"
+                raise NotWrapped(why, analysis.facts.places.site(each, module))
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _picks_itself(analysis: Analysis, event: Event) -> bool:

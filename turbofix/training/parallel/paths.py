@@ -14,12 +14,13 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, Places
 from turbofix.source.site import Site
 
-_CLOCK = regex(r"strftime\(|datetime\.(datetime\.)?(now|today|utcnow)\(")
+_CLOCK = regex(r"strftime\(|datetime\.(datetime\.)?(now|today|utcnow)\(|time\.time\(")
+_TEXT = regex(r"strftime\(|isoformat\(|str\(|timestamp\(")
 _OF_TEXT = regex(
     r"strftime|now|today|utcnow|(local|gm)?time|isoformat|timestamp|join|joinpath|abspath|dirname|basename|Path|str|int"
     r"|format|replace|split|strip|lower|upper|timezone|getenv|get|with_suffix|expanduser|resolve|round|hex|uuid\d"
 )
-_PATH = regex(r"\bjoin\(|Path\(|mkdir|makedirs|open\(|dir\b|folder| / |/\{|path")
+_PATH = regex(r"\bjoin\(|Path\(|mkdir|makedirs|open\(|dir\b|folder|/ f?[\"']|/\{|path|checkpoint|run_id|run_name")
 _THERE = regex(r"exists\(|isfile\(|is_file\(|isdir\(|is_dir\(")
 _LISTED = regex(r"listdir\(|iterdir\(|glob\(")
 _MAKES = regex(r"mkdir\(|makedirs\(")
@@ -28,16 +29,17 @@ _MAKES = regex(r"mkdir\(|makedirs\(")
 def chosen_paths(analysis: Analysis, modules: Iterable[ModuleFile]) -> Iterator[Site]:
     """The expressions that name a folder by the clock, or make the next of a row of folders."""
     modules = list(modules)
-    numbering = {each.name for module in modules for each in every(ast.FunctionDef, module.tree) if is_numbering(each)}
+    functions = [each for module in modules for each in every(ast.FunctionDef, module.tree)]
+    numbering = {each.name for each in functions if is_numbering(each)}
+    timing = {each.name for each in functions if _returns_clock(each)}
     for module in modules:
         for each in every(ast.Assign, module.tree):
             scope = analysis.facts.places.scope(each, module)
-            if not (isinstance(scope, FUNCTIONS) or module is analysis.execution.entry):
+            if not (isinstance(scope, FUNCTIONS) or module is analysis.execution.entry) or is_numbering(scope):
                 continue
-            by_clock = _is_of_clock(each.value) and _names_a_path(each, scope)
-            call = each.value if isinstance(each.value, ast.Call) else None
-            by_number = call is not None and (dotted(call.func) or "").rpartition(".")[2] in numbering
-            if by_clock or by_number:
+            called = (dotted(each.value.func) or "").rpartition(".")[2] if isinstance(each.value, ast.Call) else ""
+            by_clock = (_is_of_clock(each.value) or called in timing) and _names_a_path(each, scope)
+            if by_clock or called in numbering:
                 yield analysis.facts.places.site(each.value, module)
 
 
@@ -47,7 +49,16 @@ def _is_of_clock(node: ast.expr) -> bool:
         return False
     calls = (each.func for each in walk(node) if isinstance(each, ast.Call))
     names = [(dotted(each) or ast.unparse(each)).rpartition(".")[2] for each in calls]
-    return _CLOCK.search(ast.unparse(node)) is not None and all(map(_OF_TEXT.fullmatch, names))
+    text = ast.unparse(node)
+    written = any(isinstance(each, ast.JoinedStr) for each in walk(node)) or _TEXT.search(text)
+    return written is not None and _CLOCK.search(text) is not None and all(map(_OF_TEXT.fullmatch, names))
+
+
+def _returns_clock(function: ast.FunctionDef) -> bool:
+    """Whether a function gives back a text that is made of the time."""
+    return any(
+        isinstance(each, ast.Return) and each.value is not None and _is_of_clock(each.value) for each in walk(function)
+    )
 
 
 def is_numbering(function: ast.AST) -> bool:

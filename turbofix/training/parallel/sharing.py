@@ -77,7 +77,7 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: 
         None if "shuffle" in unpacked else shuffle.site,
         None if "shuffle" in unpacked else shuffled,
         None if "drop_last" in unpacked else drop.site,
-        () if chosen else passes,
+        () if chosen or shuffled is False else passes,
         stream=stream,
         sampler=sampler.site if chosen else None,
         batches=batches,
@@ -269,8 +269,17 @@ def sizes_read(analysis: Analysis, loaders: tuple[Loader, ...], records: list[Lo
             continue
         for node in walk(event.node):
             site = facts.places.site(node, event.module) if isinstance(node, (ast.Name, ast.Attribute)) else None
-            if site is not None and site in reads:
+            if site is not None and site in reads and not _is_of_batch(analysis, node, event.module):
                 yield site
+
+
+def _is_of_batch(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
+    """Whether a name is set to the size of a batch as it comes."""
+    if not isinstance(node, ast.Name):
+        return False
+    scope = analysis.facts.places.scope(node, module)
+    writes = analysis.facts.bindings.writes(scope, node.id)
+    return any(isinstance(each, (ast.Assign, ast.AnnAssign)) and each.lineno < node.lineno for each in writes)
 
 
 def _loops_around(analysis: Analysis, record: LoopRecord) -> set[ast.AST]:
@@ -287,12 +296,13 @@ def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterato
         if step.loaders or reading & _loops_around(analysis, record):  # it has a batch from the loop around it
             continue
         found: dict[ast.AST, list[str]] = {}
-        scope = places.scope(record.node, record.module)
+        scope, whole = places.scope(record.node, record.module), None
         for event in analysis.facts.of("forward", "criterion"):
             inside = analysis.facts.inside(event, record.node) and event.module is record.module
             if inside and places.scope(event.node, event.module) is scope and isinstance(event.node, ast.Call):
                 for given in (*event.node.args, *(each.value for each in event.node.keywords)):
                     _sources(analysis, given, record, found, set())
+                    whole = whole or _whole(analysis, given, record)
         for statement in found:
             if isinstance(statement, ast.Assign) and any(map(_cuts_elsewhere, walk(statement.value))):
                 why = "its batches are cut along another dimension than the first, along which a share is cut"
@@ -300,6 +310,11 @@ def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterato
         for call, module in _unpadded(analysis) if found else ():
             why = "it pads to the longest of a share, not of the batch: tell it `total_length`"
             raise NotWrapped(why, places.site(call, module))
+        again = any(each.kind == "autograd_grad" for each in analysis.facts.events_in(record.node))
+        if found and (again or whole is not None):
+            name = f"`{ast.unparse(whole)}`" if whole is not None else "what gradients are asked for"
+            site = places.site(whole, record.module) if whole is not None else step.loop.site
+            raise NotWrapped(f"{name} is given as a whole, beside batches that are cut by hand", site)
         if not found:
             why = "where its batches come from was not followed, and every process would take all of them"
             raise NotWrapped(why, step.loop.site)
@@ -381,6 +396,16 @@ def _setting(record: LoopRecord, name: str) -> ast.stmt | None:
         given = each.targets if isinstance(each, ast.Assign) else []
         if isinstance(each, ast.Assign) and name in {dotted(one) for target in given for one in targets(target)}:
             return each
+    return None
+
+
+def _whole(analysis: Analysis, node: ast.AST, record: LoopRecord) -> ast.expr | None:
+    """A tensor among what an expression reads that no statement of the loop sets."""
+    for read in loads(node):
+        name = (dotted(read) or "").partition(".")[0]
+        held = flatten(value_of(analysis, read, record.module))
+        if any(isinstance(each, Tensor) for each in held) and name not in stored([record.node]):
+            return read
     return None
 
 

@@ -15,7 +15,7 @@ from turbofix.source.site import Site
 from turbofix.training.parallel.decisions import is_alike, own_nodes, tests_in
 from turbofix.training.parallel.sharing import value_of
 
-_LEAVING = (ast.Continue, ast.Break, ast.Return)
+_ENDING = (ast.Break, ast.Return)
 
 
 def skips(analysis: Analysis, records: list[LoopRecord]) -> Iterator[tuple[Site, bool]]:
@@ -32,16 +32,29 @@ def skips(analysis: Analysis, records: list[LoopRecord]) -> Iterator[tuple[Site,
 
 
 def _leaving(analysis: Analysis, record: LoopRecord) -> Iterator[tuple[Site, bool]]:
-    """The tests under which a step is left, or its loop."""
+    """The tests under which a step is left out."""
     for node in own_nodes(record.node, set()):
         if not isinstance(node, ast.If):
             continue
         for block in (node.body, node.orelse):
-            if any(isinstance(each, _LEAVING) for each in block):
-                tests = tests_in(analysis, node, record.node, record.module)
-                own = [each for each in tests if not is_alike(analysis, each, record.module)]
-                for each in own[:1]:  # what is inside goes with it
-                    yield analysis.facts.places.site(each, record.module), block is node.body or each is not node.test
+            if any(isinstance(each, ast.Continue) for each in block):
+                for test in _of_share(analysis, record, node):
+                    yield analysis.facts.places.site(test, record.module), block is node.body or test is not node.test
+
+
+def ends(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
+    """The tests under which a loop of steps ends, by what a process's own share holds."""
+    for record in records:
+        for node in own_nodes(record.node, set()):
+            if isinstance(node, ast.If) and any(isinstance(each, _ENDING) for each in (*node.body, *node.orelse)):
+                for test in _of_share(analysis, record, node):
+                    yield analysis.facts.places.site(test, record.module)
+
+
+def _of_share(analysis: Analysis, record: LoopRecord, node: ast.If) -> list[ast.expr]:
+    """The outermost test on the way to a statement that processes may answer differently: the rest goes with it."""
+    tests = tests_in(analysis, node, record.node, record.module)
+    return [each for each in tests if not is_alike(analysis, each, record.module)][:1]
 
 
 def _around_backward(analysis: Analysis, record: LoopRecord) -> Iterator[tuple[Site, bool]]:

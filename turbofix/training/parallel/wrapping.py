@@ -87,7 +87,9 @@ def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ..
         loop = next(
             (each.node for each in facts.loops(event) if _trains(analysis, each.node, each.module, steps)), None
         )
-        if loop is None or surely_no_grad(event):
+        above = facts.places.parent(event.node, event.module)
+        detached = isinstance(above, ast.Attribute) and above.attr in ("detach", "data")
+        if loop is None or detached or surely_no_grad(event):
             continue
         through = next(method_calls(analysis, event, loop), None)
         if through is None:
@@ -205,7 +207,7 @@ def is_normed(analysis: Analysis, model: Model) -> bool:
     """
     by_name = not model.layers_complete and is_synchronised(analysis)
     seen = not model.layers.isdisjoint(_NORMS) or any(each.whole for each in model.convolutions)
-    return (seen or by_name) and not _is_differentiated_again(analysis)
+    return (seen or by_name) and model.site not in _differentiated_again(analysis)
 
 
 def is_synchronised(analysis: Analysis) -> bool:
@@ -217,12 +219,17 @@ def is_synchronised(analysis: Analysis) -> bool:
         words += [each.id for tree in trees for each in every(ast.Name, tree)]
         return any(map(_NORMED.search, words))
 
-    return analysis.once(("batch normalisation",), named) and not _is_differentiated_again(analysis)
+    return analysis.once(("batch normalisation",), named)
 
 
-def _is_differentiated_again(analysis: Analysis) -> bool:
-    facts = analysis.facts
-    return bool(facts.of("autograd_grad")) or any(map(creates_graph, facts.of("backward")))
+def _differentiated_again(analysis: Analysis) -> set[Site]:
+    """The models that are called where gradients are asked for, to go backward through them."""
+    facts, places = analysis.facts, analysis.facts.places
+    asking = [*facts.of("autograd_grad"), *(each for each in facts.of("backward") if creates_graph(each))]
+    scopes = {places.scope(each.node, each.module) for each in asking}
+    called = (each for each in facts.of("forward") if places.scope(each.node, each.module) in scopes)
+    sites = (facts.origin_site(model.origin) for each in called for model in models_in(each.receiver))
+    return {each for each in sites if each is not None}
 
 
 def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -> Wrapped:
