@@ -110,7 +110,10 @@ class Ranks:
             self._unwrap(plan.unwraps)
         if own:
             self.before(plan.loop, self.several(plan.loop), *own)
-        for each in plan.copied:
+        alone = all(each.apart for each in plan.copied)
+        for test in dict.fromkeys(each.tests[-1] for each in plan.copied if alone):  # several processes copy nothing
+            edit.replace(test, f"{self.word('world_size', test)} == 1 and {_operand(edit.text(test))}")
+        for each in plan.copied if not alone else ():
             self._replace_copies(each)
 
     def _own_seeds(self) -> list[str]:
@@ -207,9 +210,7 @@ class Ranks:
             if test is None:
                 edit.wrap(first, last, self.first(first))
             else:
-                text = edit.text(test)
-                loose = re.search(r" or | if |:=|lambda|\n", text)
-                edit.replace(test, f"{f'({text})' if loose else text} and {self.word('rank', test)} == 0")
+                edit.replace(test, f"{_operand(edit.text(test))} and {self.word('rank', test)} == 0")
         for site in plan.opened:
             null = edit.name("os.devnull", site)
             edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else {null}")
@@ -300,3 +301,8 @@ class Ranks:
             edit.after(last, "", *numbers, *more, *helpers, *blank)
         if not behind:
             self.before(at, *lines)
+
+
+def _operand(test: str) -> str:
+    """A test, as a part of a longer one."""
+    return f"({test})" if re.search(r" or | if |:=|lambda|\n", test) else test

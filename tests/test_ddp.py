@@ -779,12 +779,15 @@ def test_counters_are_no_batches_and_shares_are_not_padded_to_the_longest_of_eac
     text = WINDOWS.replace("mse_loss(model(a)[0], a", "mse_loss(model(a)[0], a * number")
     small.write_text(text.format(cut="x.transpose(0, 1)[start : start + 8]"))
     assert "share(number)" not in rewritten(small)
-    packed = "pad_packed_sequence(model(pack_padded_sequence(a, lengths[start : start + 8], True, False))[0]{told})[0]"
-    text = WINDOWS.replace("model(a)[0]", packed).replace("{cut}", "x.transpose(0, 1)[start : start + 8]")
+    packed = "pad_packed_sequence(model(pack_padded_sequence(a, n, True, False))[0]{told})[0]"
+    both = "x.transpose(0, 1)[start : start + 8]\n        n = lengths[start : start + 8]"
+    text = WINDOWS.replace("model(a)[0]", packed).replace("{cut}", both)
     small.write_text(text.format(told=""))
     assert "tell it `total_length`" in str(refused(small))
     small.write_text(text.format(told=", total_length=6"))
-    assert refused(small) is None
+    assert "        a = share(a)\n        n = lengths[start : start + 8]\n        n = share(n)\n" in rewritten(small)
+    small.write_text(text.format(told=", total_length=6").replace("(a, n,", "(a, lengths[start : start + 8],"))
+    assert "`lengths` is given as a whole" in str(refused(small))
 
 
 @pytest.mark.parametrize(

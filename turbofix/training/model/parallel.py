@@ -37,7 +37,8 @@ class Wrapped:
 class Copied:
     """A ``DataParallel(module)`` of one process. ``tests`` are what it stands under.
 
-    ``moved``: only what follows moves it to its device. ``normed`` and ``idle`` as above.
+    ``moved``: only what follows moves it to its device. ``normed`` and ``idle`` as above. ``apart``: it stands under
+    tests, and nothing asks it for its module, so that several processes can leave it out.
     """
 
     call: Site
@@ -46,6 +47,7 @@ class Copied:
     moved: bool = False
     normed: bool = False
     idle: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True)

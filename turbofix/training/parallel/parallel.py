@@ -138,7 +138,8 @@ def _parallel(  # noqa: PLR0913
     facts, places = analysis.facts, analysis.facts.places
     found = alike(analysis, setup, steps[0].loop.site)
     copies = tuple(copied(analysis, models))
-    whole = tuple(wrapped(analysis, models, steps))
+    apart = all(each.apart for each in copies)
+    whole = tuple(wrapped(analysis, models, steps, copied=apart))
     if not whole and not copies:
         raise NotWrapped("no model is seen that its steps train", steps[0].loop.site)
     sites = {step.loop.site: step for step in steps}

@@ -78,8 +78,10 @@ class _Use:
     method: str = ""
 
 
-def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> Iterator[Wrapped]:
-    """The models that steps train. Raises NotWrapped."""
+def wrapped(
+    analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...], *, copied: bool = False
+) -> Iterator[Wrapped]:
+    """The models that steps train (``copied``: those too that one process may copy). Raises NotWrapped."""
     facts = analysis.facts
     found: dict[Site, list[_Use]] = {}
     forwards = outermost(analysis, facts.of("forward"))
@@ -110,7 +112,7 @@ def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ..
             uses += [*_elsewhere(analysis, forwards, uses)]
             if model is None or model.wrapped is not None:
                 raise NotWrapped(f"`{method}` of it is called past what wraps it", site)
-        if model is not None and model.wrapped is None:
+        if model is not None and (model.wrapped is None or (copied and model.wrapped == COPYING)):
             yield _wrapped(analysis, model, uses, method)
 
 
@@ -425,7 +427,14 @@ def copied(analysis: Analysis, models: tuple[Model, ...]) -> Iterator[Copied]:
             not before,
             any(is_normed(analysis, each) for each in own),
             has_idle_layers(analysis, models_in(event.receiver)),
+            bool(tests) and not _unwraps(analysis),
         )
+
+
+def _unwraps(analysis: Analysis) -> bool:
+    """Whether the program asks a wrapper for what it wraps."""
+    trees = [module.tree for module in analysis.execution.modules.values()]
+    return any(each.attr == "module" for tree in trees for each in every(ast.Attribute, tree))
 
 
 def _ids(event: Event) -> set[int]:
