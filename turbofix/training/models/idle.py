@@ -19,6 +19,7 @@ _LAYER = regex(r"^self\.\w+|expert|layer")
 _WITH_POOLER = regex(r"transformers\.(Auto|Bert|Roberta|XLMRoberta|Albert|Camembert|Ernie)Model\b")
 _POOLED = regex(r"pool|\[1\]|_, \w+ = self\.")
 _TOLD = regex(r"\bself\.(?!training\b)")
+_OF_TENSORS = frozenset(("norm", "mean", "std", "var", "softmax", "dropout", "weight", "bias", "data", "linear"))
 _BY_NAME = regex(r"getattr\(self|_modules|\.(named_)?(children|modules)\(")
 
 
@@ -105,7 +106,8 @@ def _read(analysis: Analysis) -> frozenset[tuple[str, ast.ClassDef | None]]:
             for each in every(ast.Attribute, module.tree):
                 if isinstance(each.ctx, ast.Load) and id(each) not in initialised:
                     itself = isinstance(each.value, ast.Name) and each.value.id == "self"
-                    names.add((each.attr, own.get(id(each)) if itself else None))
+                    if itself or each.attr not in _OF_TENSORS:
+                        names.add((each.attr, own.get(id(each)) if itself else None))
         return frozenset(names)
 
     return analysis.once(("attributes that are read",), found)

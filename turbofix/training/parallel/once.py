@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
-from turbofix.domain.values import Bound, Function, Instance, Method, members
+from turbofix.domain.values import Bound, Const, Function, Instance, Method, members
 from turbofix.library.tables import BARS, NAMES
 from turbofix.regex import regex
 from turbofix.source.answers import every
@@ -30,6 +30,7 @@ _OPENS = frozenset(("builtins.open", "io.open", "logging.FileHandler", "logging.
 _OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "collate_fn"))
 _ASKS = NAMES["asks_user"]
 _FETCHES = NAMES["fetches"]
+_MOVING = frozenset(("replace", "rename", "unlink", "rmdir", "touch"))
 _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _ITS_MODE = frozenset("wax")
 
@@ -73,14 +74,22 @@ class Once:
         elif name in _DISABLED:
             self.disabled.append(site)
         elif name in _OPENS or (not name and method == "open"):
-            if name.startswith("logging") or _mode(call) & _ITS_MODE:
+            if name.startswith("logging") or self._mode(call, module) & _ITS_MODE:
                 self._open(call, module)
                 self._note(call, module)
-        elif name in _WRITES or (not name and method in _WRITING):
+        elif name in _WRITES or (not name and (method in _WRITING or _moves(call, self.places.parent(call, module)))):
             self._guard(call, module)
             self._note(call, module)
         if _downloads(call) or name in _FETCHES:
             self.fetching += self._fetching(call, module)
+
+    def _mode(self, call: ast.Call, module: ModuleFile) -> set[str]:
+        """The letters of all modes in which a file may be opened."""
+        at = 0 if isinstance(call.func, ast.Attribute) else 1
+        told = next((each.value for each in call.keywords if each.arg == "mode"), None)
+        given = call.args[at] if len(call.args) > at else told
+        held = members(value_of(self.analysis, given, module)) if given is not None else ()
+        return {letter for each in held if isinstance(each, Const) for letter in str(each.value)}
 
     def _fetching(self, call: ast.Call, module: ModuleFile) -> Iterator[tuple[ast.stmt, ModuleFile]]:
         """The statements that fetch data: of what a function returns, those that call it.
@@ -188,6 +197,8 @@ class Once:
         """The statements that fetch data, from the first to the last of one block."""
         found: dict[int, tuple[Site, Site]] = {}
         for statement, module in self.fetching:
+            if self.places.scope(statement, module) is module.tree and module is not self.analysis.execution.entry:
+                continue  # as it is imported there is no group yet
             block, site = self._block(statement, module), self.places.site(statement, module)
             first, last = found.get(id(block[0]), (site, site))
             found[id(block[0])] = (min(first, site), max(last, site))
@@ -220,10 +231,10 @@ def _is_of_each(scope: ast.AST) -> bool:
     return name in _OF_DATA or (isinstance(scope, FUNCTIONS) and _MOMENTARY.search(ast.unparse(scope)) is not None)
 
 
-def _mode(call: ast.Call) -> set[str]:
-    at = 0 if isinstance(call.func, ast.Attribute) else 1
-    given = call.args[at] if len(call.args) > at else next((k.value for k in call.keywords if k.arg == "mode"), None)
-    return set(str(given.value)) if isinstance(given, ast.Constant) else set()
+def _moves(call: ast.Call, parent: ast.AST | None) -> bool:
+    """Whether a path moves or removes itself: of a text, nobody would leave the result."""
+    alone = isinstance(parent, ast.Expr) and not any(each.arg == "inplace" for each in call.keywords)
+    return alone and isinstance(call.func, ast.Attribute) and call.func.attr in _MOVING
 
 
 def _downloads(call: ast.Call) -> bool:

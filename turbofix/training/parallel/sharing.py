@@ -61,7 +61,7 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: 
     written = batches or "batch_size" in unpacked or (batch.site is not None and batch.site.path == site.path)
     if dataset.site is None or "dataset" in unpacked or not written:
         raise NotWrapped("its data or its batch size are not written in its call, and cannot be shared out", site)
-    if batch.values == (1,):
+    if batch.values == (1,) and batch.state == "value":  # of an option, it is asked when it runs
         raise NotWrapped("a batch of one sample cannot be shared out: accumulate gradients, or take larger ones", site)
     only = told_by(analysis, loader, read)
     written_out = shuffle.site is not None and shuffle.site.kind == "Constant"
@@ -298,9 +298,10 @@ def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterato
         found: dict[ast.AST, list[str]] = {}
         scope, whole = places.scope(record.node, record.module), None
         for event in analysis.facts.of("forward", "criterion"):
-            inside = analysis.facts.inside(event, record.node) and event.module is record.module
-            if inside and places.scope(event.node, event.module) is scope and isinstance(event.node, ast.Call):
-                for given in (*event.node.args, *(each.value for each in event.node.keywords)):
+            frames = analysis.facts.frames_within(event, record.node)
+            call = frames[1].call if len(frames) > 1 else event.node  # a method that makes the step is given the batch
+            if frames and frames[0].scope is scope and isinstance(call, ast.Call):
+                for given in (*call.args, *(each.value for each in call.keywords)):
                     _sources(analysis, given, record, found, set())
                     whole = whole or _whole(analysis, given, record)
         for statement in found:

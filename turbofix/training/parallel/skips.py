@@ -32,14 +32,24 @@ def skips(analysis: Analysis, records: list[LoopRecord]) -> Iterator[tuple[Site,
 
 
 def _leaving(analysis: Analysis, record: LoopRecord) -> Iterator[tuple[Site, bool]]:
-    """The tests under which a step is left out."""
+    """The tests under which a step is left out: what is left out behind it concerns no other process."""
+    last = max((each.lineno for each in _going_backward(analysis, record)), default=0)
     for node in own_nodes(record.node, set()):
-        if not isinstance(node, ast.If):
+        if not isinstance(node, ast.If) or node.lineno > last:
             continue
         for block in (node.body, node.orelse):
             if any(isinstance(each, ast.Continue) for each in block):
                 for test in _of_share(analysis, record, node):
                     yield analysis.facts.places.site(test, record.module), block is node.body or test is not node.test
+
+
+def _going_backward(analysis: Analysis, record: LoopRecord) -> Iterator[ast.stmt]:
+    """The statements of a loop that go backward, through calls."""
+    for event in analysis.facts.of("backward"):
+        frames = analysis.facts.frames_within(event, record.node)
+        statement = analysis.facts.places.statement(frames[0].anchor, frames[0].module) if frames else None
+        if statement is not None:
+            yield statement
 
 
 def ends(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:

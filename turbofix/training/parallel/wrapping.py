@@ -14,7 +14,7 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
-from turbofix.domain.values import Bound, Instance, Made, Opaque, members
+from turbofix.domain.values import Bound, Class, Instance, Made, Opaque, members
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.answers import every
@@ -339,29 +339,47 @@ def _in_class(analysis: Analysis, function: ast.AST, module: ModuleFile) -> bool
 
 
 def _of_object(analysis: Analysis, node: ast.expr, owner: ast.AST, frames: tuple[Frame, ...], site: Site) -> _Anchor:
-    """Of an attribute: behind the last statement of the method of its class that sets it.
+    """Of an attribute: behind the last statement of the method of its class, or one it derives from, that sets it.
 
-    Where another method moves it to its device, in front of the loop that trains it.
+    Where other methods set it anew, or move it to its device, in front of the loop that trains it.
     """
-    places, module, text = analysis.facts.places, frames[-1].module, dotted(node) or ""
-    cls = places.parent(owner, module)
+    places, text, becomes = analysis.facts.places, dotted(node) or "", beside(dotted(node) or "")
+    cls = places.parent(owner, frames[-1].module)
     assert isinstance(cls, ast.ClassDef)
-    own = [each for each in cls.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    setting = [each for each in own if _sets(each, text)]
+    for event in analysis.facts.of("save"):
+        given = event.arguments.get("obj", 0) if event.arguments is not None else None
+        kept = members(given.value) if given is not None else ()
+        if any(isinstance(each, Instance) and each.cls.node is cls for each in kept):
+            raise NotWrapped(
+                f"`{cls.name}` is saved as a whole, with what would wrap `{text}`", analysis.facts.site(event)
+            )
+    own = list(_methods(analysis, owner, cls, frames))
+    setting = [(each, module) for each, module in own if _sets(each, text)]
+    held = {id(each) for each in models_in(analysis.facts.evaluate(node, frames))}
+    moving = {places.scope(each.node, each.module) for each in analysis.facts.of("transfer") if held & _ids(each)}
+    elsewhere = moving & {each for each, _ in own} - {each for each, _ in setting}
+    outer = next((each for each in frames if each.loops and any(each.scope is method for method, _ in own)), None)
+    if outer is not None and (len(setting) != 1 or elsewhere):
+        return _Anchor(cls, text, outer.loops[0], outer.module, name=becomes, uses={site: becomes})
     if len(setting) != 1:
         raise NotWrapped(f"`{text}` is not set in one method of its class", site)
-    becomes = beside(text)
-    held = {id(each) for each in models_in(analysis.facts.evaluate(node, frames))}
-    moves = [
-        event
-        for event in analysis.facts.of("transfer")
-        if held & _ids(event) and places.scope(event.node, event.module) in own and event.module is module
-    ]
-    outer = next((each for each in frames if each.loops and each.scope in own), None)
-    if outer is not None and any(places.scope(each.node, module) is not setting[0] for each in moves):
-        return _Anchor(cls, text, outer.loops[0], module, name=becomes, uses={site: becomes})
-    body = [each for each in setting[0].body if not isinstance(each, ast.Return)]
+    ((method, module),) = setting
+    body = [each for each in method.body if not isinstance(each, ast.Return)]
     return _Anchor(cls, text, body[-1], module, behind=True, name=becomes, uses={site: becomes})
+
+
+def _methods(
+    analysis: Analysis, owner: ast.AST, cls: ast.ClassDef, frames: tuple[Frame, ...]
+) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ModuleFile]]:
+    """The methods of an object, with those that its class inherits, each with its file."""
+    classes = {cls: frames[-1].module}
+    for each in members(analysis.facts.named(parameters(owner)[0].arg, owner, frames[-1])):
+        if isinstance(each, Instance):
+            classes.update((one.node, one.module) for one in each.cls.mro() if isinstance(one, Class))
+    for known, module in classes.items():
+        for method in known.body:
+            if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield method, module
 
 
 def _sets(method: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> bool:
