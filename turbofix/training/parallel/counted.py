@@ -70,5 +70,5 @@ def _is(value: Value | None, what: object) -> bool:
 
 
 def _is_sentinel(value: Value | None) -> bool:
-    """Whether it is a number that no class has: it may be there for samples that are not."""
-    return any(isinstance(each, Const) and isinstance(each.value, int) and each.value < 0 for each in members(value))
+    """Whether it is a number that stands for nothing in particular, as in many language models without padding."""
+    return any(isinstance(each, Const) and each.value == -1 for each in members(value))

@@ -14,11 +14,14 @@ from turbofix.domain.values import (
     Const,
     External,
     Function,
+    Host,
     Instance,
     Made,
     Method,
     Option,
+    Tensor,
     Unknown,
+    flatten,
     members,
 )
 from turbofix.regex import regex
@@ -103,7 +106,7 @@ def is_alike(analysis: Analysis, test: ast.expr, module: ModuleFile, seen: froze
         return False
     for read in loads(test):
         name = dotted(read) or ""
-        if id(read) in sizes or name in counters or name in seen or _is_set_alike(analysis, read, module, seen):
+        if id(read) in sizes or name in counters or name in seen or _is_steady(analysis, read, module, seen):
             continue
         held = list(members(value_of(analysis, read, module)))
         if isinstance(read, ast.Attribute) and all(isinstance(each, Unknown) for each in held):
@@ -134,23 +137,48 @@ def _is_size(node: ast.AST) -> bool:
     return text.startswith("len(") or text.endswith((".shape[0]", ".size(0)"))
 
 
-def _is_set_alike(analysis: Analysis, read: ast.expr, module: ModuleFile, seen: frozenset[str]) -> bool:
-    """Whether a name is set to what all processes have alike, or counts by it, where all of them do so."""
-    if not isinstance(read, ast.Name):
+def _is_steady(analysis: Analysis, read: ast.expr, module: ModuleFile, seen: frozenset[str]) -> bool:
+    """Whether no loop sets it, but to what all processes have alike or by counting, where all of them do so."""
+    facts, name = analysis.facts, dotted(read) or ""
+    if any(isinstance(each, (Tensor, Host)) for each in flatten(value_of(analysis, read, module))):
         return False
-    bindings = analysis.facts.bindings
-    writes = bindings.writes(bindings.owner(read.id, read, module), read.id)
-    for each in writes:
-        if not isinstance(each, (ast.Assign, ast.AugAssign)):
+    if isinstance(read, ast.Attribute):
+        whole = read.value
+        known = _is_parameter(analysis, whole, module) or (
+            isinstance(whole, (ast.Name, ast.Attribute)) and _is_steady(analysis, whole, module, seen)
+        )
+        if not known or any(isinstance(each, (Tensor, Host)) for each in flatten(value_of(analysis, whole, module))):
             return False
-        if not is_alike(analysis, each.value, module, seen | {read.id}):
+        made = facts.attribute_writes(read.attr)
+        writes = [(node, place) for node, scope, place in made if getattr(scope, "name", "") != "__init__"]
+    elif isinstance(read, ast.Name) and not _is_parameter(analysis, read, module):
+        owner = facts.bindings.owner(read.id, read, module)
+        written = [each for each in facts.bindings.writes(owner, read.id) if isinstance(each, ast.AST)]
+        writes = [(each, module) for each in written if _is_in_loop(analysis, each, module)]
+    else:
+        return False
+    for each, place in writes:
+        if not isinstance(each, (ast.Assign, ast.AugAssign)) or not is_alike(
+            analysis, each.value, place, seen | {name}
+        ):
             return False
-        for above in analysis.facts.places.ancestors(each, module):
+        for above in facts.places.ancestors(each, place):
             if isinstance(above, (*FUNCTIONS, ast.Module)):
                 break
-            if isinstance(above, ast.If) and not is_alike(analysis, above.test, module, seen | {read.id}):
+            if isinstance(above, ast.If) and not is_alike(analysis, above.test, place, seen | {name}):
                 return False
-    return bool(writes)
+    return True
+
+
+def _is_in_loop(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
+    if isinstance(node, LOOPS):
+        return True
+    for above in analysis.facts.places.ancestors(node, module):
+        if isinstance(above, (*FUNCTIONS, ast.Module)):
+            return False
+        if isinstance(above, LOOPS):
+            return True
+    return False
 
 
 def _decides(node: ast.If) -> bool:

@@ -38,7 +38,10 @@ _ITS_MODE = frozenset("wax")
 class Once:
     """The statements of a program's files that one process is to execute."""
 
-    def __init__(self, analysis: Analysis, modules: Iterable[ModuleFile], *, normed: bool = False) -> None:
+    def __init__(
+        self, analysis: Analysis, modules: Iterable[ModuleFile], *, normed: bool = False, starts: ast.AST | None = None
+    ) -> None:
+        self.starts = starts  # the function that starts the group, if one does
         self.normed = normed  # what a model computes in training needs all processes
         self.analysis, self.places = analysis, analysis.facts.places
         self.modules = list(modules)
@@ -219,7 +222,10 @@ class Once:
         order = [each.order for each in self.analysis.facts.of("save") if id(each.node) in written]
         for event in self.analysis.facts.of("load"):
             beside = id(self.places.scope(event.node, event.module)) in here
-            if event.name == "torch.load" and beside and order and event.order > min(order):
+            in_group = self.starts is None or any(
+                each.scope is self.starts for each in self.analysis.facts.frames(event)
+            )
+            if event.name == "torch.load" and beside and in_group and order and event.order > min(order):
                 statement = self.places.statement(event.node, event.module)
                 if statement is not None:
                     yield self.places.site(in_front_of_tests(self.places, statement, event.module), event.module)

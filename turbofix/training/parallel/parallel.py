@@ -9,7 +9,7 @@ from dataclasses import replace
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event, LoopRecord
-from turbofix.domain.values import Bound, Const, Function, Made, members
+from turbofix.domain.values import Made
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
@@ -37,17 +37,15 @@ from turbofix.training.parallel.paths import chosen_paths, made_where_missing
 from turbofix.training.parallel.phases import other_phase
 from turbofix.training.parallel.reading import lengths, read_by_steps, reads, refuse_other_reads
 from turbofix.training.parallel.restored import read_to_one_gpu
-from turbofix.training.parallel.sharing import divided, drawn, share_test, sizes_read, value_of
+from turbofix.training.parallel.sharing import divided, drawn, share_test, sizes_read
 from turbofix.training.parallel.skips import ends, skips
-from turbofix.training.parallel.start import beginning, is_repeated
+from turbofix.training.parallel.start import beginning, is_repeated, starting
+from turbofix.training.parallel.sums import sums
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import NotWrapped, copied, is_synchronised, wrapped
-from turbofix.training.steps.acts import loss_expression
-from turbofix.training.steps.regions import no_grad
 from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
-_COUNTED = regex(r"size|len\(|shape|batch|numel|\bbs\b")
 _COMPARED = regex(
     r"\b(\w+) @ \1\.(T\b|t\(\))|(mm|matmul)\((\w+), \4\.(T\b|t\(\)|transpose\(0, 1|transpose\(1, 0)|cdist\((\w+), \6\b"
     r"|(\w+)\.unsqueeze\([01]\), \7\.unsqueeze\([01]\)"
@@ -99,7 +97,7 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
     """
     _refuse(analysis)
     modules = [*analysis.execution.modules.values()]
-    once = Once(analysis, modules, normed=is_synchronised(analysis))
+    once = Once(analysis, modules, normed=is_synchronised(analysis), starts=starting(analysis, setup))
     runs = once.runs()
     saves = [each for statement, _ in once.statements for each in walk(statement)]
     missing = tuple(made_where_missing(analysis, once.written))
@@ -151,7 +149,7 @@ def _parallel(  # noqa: PLR0913
     read = read_by_steps(analysis, steps)
     data = tuple(divided(analysis, loaders, steps, read))
     refuse_other_reads(analysis, read, steps, evaluations)
-    summed = tuple(dict.fromkeys(_summed(analysis, [record for _, record in records])))
+    summed = tuple(dict.fromkeys(sums(analysis, [record for _, record in records])))
     whole_loop = facts.loops(facts.of("backward")[0])[0]
     shared = tuple(each for each in loaders if each.site in {one.loader for one in data})
     by_hand, loops = tuple(drawn(analysis, records)), [record for _, record in records]
@@ -194,94 +192,6 @@ def _apart(
         for name, pattern in _DRAWING.items() if not by_hand else ():
             if any(pattern.search(module.text) for module in analysis.execution.modules.values()):
                 yield name
-
-
-def _summed(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Summed]:
-    """The losses that are sums over a batch, of which each process has a part. Raises NotWrapped for mixed ones."""
-    facts = analysis.facts
-    for record in records:
-        inside = facts.events_in(record.node)
-        asked = [event for event in inside if event.kind in ("criterion", "call") and not no_grad(event)]
-        sums = [event for event in asked if _reduction(event) == "sum"]
-        means = [event for event in asked if event.kind == "criterion" and _reduction(event) != "sum"]
-        backward = [event for event in inside if event.kind == "backward"]
-        by_hand = [event for event in backward if not means and _is_sum(analysis, *_value(analysis, event))]
-        around = {frame.scope for event in sums for frame in facts.frames_within(event, record.node)[1:]}
-        if not (sums or by_hand) or any(
-            _is_shared_out(each) for holder in (record.node, *around) for each in walk(holder)
-        ):
-            continue
-        if sums and means:
-            why = "a loss is a sum over the batch, and another one a mean: divide the sum by the batch's size"
-            raise NotWrapped(why, facts.site(sums[0]))
-        for event in backward if sums else by_hand:
-            loss, set_at = loss_expression(analysis, event), _written(analysis, event)
-            if loss is not None:
-                at = facts.places.site(set_at, event.module) if isinstance(set_at, ast.Assign) else None
-                yield Summed(facts.places.site(loss, event.module), ast.unparse(loss) if at is not None else "", at)
-
-
-def _written(analysis: Analysis, event: Event) -> ast.expr | ast.Assign | None:
-    """Where a loss at a backward pass is set last, in its function; or the loss, if it has no name."""
-    loss = loss_expression(analysis, event)
-    return _set_last(analysis, loss, event.module) if isinstance(loss, ast.Name) else loss
-
-
-def _set_last(analysis: Analysis, name: ast.Name, module: ModuleFile) -> ast.Assign | None:
-    """The statement in front of a name that sets it last, in its function."""
-    owner, places = analysis.facts.bindings.owner(name.id, name, module), analysis.facts.places
-    writes = [each for each in analysis.facts.bindings.writes(owner, name.id) if isinstance(each, ast.Assign)]
-    before = [each for each in writes if each.lineno <= name.lineno and name not in walk(each)]
-    return next((each for each in reversed(before) if places.scope(each, module) is owner), None)
-
-
-def _value(analysis: Analysis, event: Event) -> tuple[ast.expr | None, ModuleFile]:
-    """What a loss at a backward pass was set to."""
-    written = _written(analysis, event)
-    return (written.value if isinstance(written, ast.Assign) else written), event.module
-
-
-def _is_sum(analysis: Analysis, node: ast.expr | None, module: ModuleFile, depth: int = 8) -> bool:
-    """Whether an expression sums up a whole tensor, or is made of such sums, here or in functions that it calls."""
-
-    def of(part: ast.expr) -> bool:
-        return _is_sum(analysis, part, module, depth - 1)
-
-    if depth == 0:
-        return False
-    if isinstance(node, ast.Name):
-        setting = _set_last(analysis, node, module)
-        return setting is not None and isinstance(setting.targets[0], ast.Name) and of(setting.value)
-    if isinstance(node, ast.UnaryOp):
-        return of(node.operand)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        return of(node.left) and of(node.right)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return of(node.left) or of(node.right)
-    if not isinstance(node, ast.Call):
-        return False
-    if isinstance(node.func, ast.Attribute) and node.func.attr == "sum":
-        return not node.keywords and len(node.args) == (1 if dotted(node.func) == "torch.sum" else 0)
-    called = [
-        each.function if isinstance(each, Bound) else each for each in members(value_of(analysis, node.func, module))
-    ]
-    own = [each for each in called if isinstance(each, Function) and isinstance(each.node, ast.FunctionDef)]
-    returns = [(one.value, each.module) for each in own for one in walk(each.node) if isinstance(one, ast.Return)]
-    return bool(returns) and all(_is_sum(analysis, value, place, depth - 1) for value, place in returns)
-
-
-def _reduction(event: Event) -> object:
-    """What a loss is told of its samples."""
-    told = [event.arguments] if event.arguments is not None else []
-    told += [each.arguments for each in members(event.receiver) if isinstance(each, Made) and each.kind == "criterion"]
-    values = (value for each in told for value in members(each.value("reduction")))
-    return next((each.value for each in values if isinstance(each, Const)), None)
-
-
-def _is_shared_out(node: ast.AST) -> bool:
-    """Whether something is divided by how many samples there are."""
-    divides = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
-    return divides and _COUNTED.search(ast.unparse(node.right)) is not None  # type: ignore[attr-defined]
 
 
 def _added_up(

@@ -22,6 +22,7 @@ from turbofix.training.model import Argument, Divided, Drawn, Loader, Pass, Step
 from turbofix.training.parallel.phases import phases
 from turbofix.training.parallel.reading import by_batches, is_mixed, reads, shares_seen, told_by, unfit_sampler
 from turbofix.training.parallel.wrapping import NotWrapped, argument
+from turbofix.training.steps.regions import no_grad
 
 _FACTORIES = ("zeros", "ones", "full", "empty", "rand", "randn", "randint", "normal", "arange")
 
@@ -300,7 +301,7 @@ def drawn(analysis: Analysis, records: list[tuple[Step, LoopRecord]]) -> Iterato
         for event in analysis.facts.of("forward", "criterion"):
             frames = analysis.facts.frames_within(event, record.node)
             call = frames[1].call if len(frames) > 1 else event.node  # a method that makes the step is given the batch
-            if frames and frames[0].scope is scope and isinstance(call, ast.Call):
+            if frames and frames[0].scope is scope and isinstance(call, ast.Call) and not no_grad(event):
                 for given in (*call.args, *(each.value for each in call.keywords)):
                     _sources(analysis, given, record, found, set())
                     whole = whole or _whole(analysis, given, record)

@@ -26,6 +26,7 @@ def skips(analysis: Analysis, records: list[LoopRecord]) -> Iterator[tuple[Site,
     found: dict[Site, bool] = {}
     for record in records:
         found.update(_leaving(analysis, record))
+        found.update(_returning(analysis, record))
         for site, one in _around_backward(analysis, record):
             found.setdefault(site, one)
     yield from found.items()
@@ -41,6 +42,18 @@ def _leaving(analysis: Analysis, record: LoopRecord) -> Iterator[tuple[Site, boo
             if any(isinstance(each, ast.Continue) for each in block):
                 for test in _of_share(analysis, record, node):
                     yield analysis.facts.places.site(test, record.module), block is node.body or test is not node.test
+
+
+def _returning(analysis: Analysis, record: LoopRecord) -> Iterator[tuple[Site, bool]]:
+    """The tests under which a function that makes the step returns before it goes backward."""
+    for event in analysis.facts.of("backward"):
+        for frame in analysis.facts.frames_within(event, record.node)[1:]:
+            for node in own_nodes(frame.scope, set()):
+                returns = isinstance(node, ast.If) and any(isinstance(each, ast.Return) for each in node.body)
+                if not isinstance(node, ast.If) or not returns or node.lineno > frame.anchor.lineno:  # type: ignore[attr-defined]
+                    continue
+                if _is_of_share(analysis, node, frame.module):
+                    yield analysis.facts.places.site(node.test, frame.module), True
 
 
 def _going_backward(analysis: Analysis, record: LoopRecord) -> Iterator[ast.stmt]:

@@ -6,12 +6,16 @@ import ast
 
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
+from turbofix.domain.values import Function, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
+from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS
+from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.parallel.once import last_import
+from turbofix.training.parallel.sharing import value_of
 from turbofix.training.script import is_guard
 
 _OF_OPTIONS = regex(r"pars|arg|conf|cfg|opt|hydra|print|logg|seed|path|time|get|join|environ|set_start_method|main")
@@ -67,15 +71,31 @@ def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def is_repeated(analysis: Analysis, setup: Site) -> bool:
-    """Whether the function that sets up may be called again: by what decorates it, or by several calls."""
-    places = analysis.facts.places
+def starting(analysis: Analysis, setup: Site) -> ast.FunctionDef | None:
+    """The function that starts the group of processes; None where a file's own level does."""
     module = next(each for each in analysis.execution.modules.values() if each.path == setup.path)
-    calls = [call for each in analysis.execution.modules.values() for call in every(ast.Call, each.tree)]
-    for node in walk(module.tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
-            places.site(each, module) == setup for each in node.body
-        ):
-            named = sum(isinstance(each.func, ast.Name) and each.func.id == node.name for each in calls)
-            return bool(node.decorator_list) or named > 1
-    return False
+    for node in every(ast.FunctionDef, module.tree):
+        if any(analysis.facts.places.site(each, module) == setup for each in node.body):
+            return node
+    return None
+
+
+def is_repeated(analysis: Analysis, setup: Site) -> bool:
+    """Whether the function that sets up may be called again: by what decorates it, in a loop, or by several calls."""
+    places, modules, node = analysis.facts.places, analysis.execution.modules.values(), starting(analysis, setup)
+    if node is None:
+        return False
+    called = [
+        (call, each)
+        for each in modules
+        for call in every(ast.Call, each.tree)
+        if (dotted(call.func) or "").rpartition(".")[2] == node.name and _calls(analysis, call, each, node)
+    ]
+    again = any(isinstance(above, LOOPS) for call, place in called for above in places.ancestors(call, place))
+    return bool(node.decorator_list) or len(called) > 1 or again
+
+
+def _calls(analysis: Analysis, call: ast.Call, module: ModuleFile, function: ast.FunctionDef) -> bool:
+    """Whether a call is one of this very function."""
+    held = members(value_of(analysis, call.func, module))
+    return any(isinstance(each, Function) and each.node is function for each in held)

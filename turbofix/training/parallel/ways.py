@@ -7,6 +7,7 @@ import ast
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
+from turbofix.source.answers import every
 from turbofix.source.places import FUNCTIONS, Places
 
 
@@ -14,10 +15,15 @@ def on_the_way(analysis: Analysis) -> set[int]:
     """The functions and files that run beside the training, not in the other branch of a test."""
     places = analysis.facts.places
     trained = [analysis.facts.frames(each) for each in analysis.facts.of("backward")]
-    found: set[int] = set()
+    found, seen = set[int](), set[int]()
     for frames in map(analysis.facts.frames, analysis.facts.levels()):
+        seen.update(id(frame.scope) for frame in frames)
         if not all(_is_instead(places, frames, each) for each in trained):
             found.update(id(frame.scope) for frame in frames)
+    for module in analysis.execution.modules.values():
+        for function in every(ast.FunctionDef, module.tree):  # in which nothing happens that is told
+            if id(function) not in seen and analysis.facts.executions(function):
+                found.add(id(function))
     return found
 
 

@@ -113,7 +113,7 @@ def wrapped(
             if model is None or model.wrapped is not None:
                 raise NotWrapped(f"`{method}` of it is called past what wraps it", site)
         if model is not None and (model.wrapped is None or (copied and model.wrapped == COPYING)):
-            yield _wrapped(analysis, model, uses, method)
+            yield from _wrapped(analysis, model, uses, method)
 
 
 def _as_such(analysis: Analysis, event: Event, model: Made | Instance | Opaque) -> _Use:
@@ -234,7 +234,8 @@ def _differentiated_again(analysis: Analysis) -> set[Site]:
     return {each for each in sites if each is not None}
 
 
-def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -> Wrapped:
+def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -> Iterator[Wrapped]:
+    """A model, wrapped in front of each loop that no other one's wrapping comes before."""
     places = analysis.facts.places
     anchors = [_anchor(analysis, each) for each in calls]
     first = anchors[0]
@@ -242,29 +243,53 @@ def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -
         if (each.scope, each.text) != (first.scope, first.text):
             why = f"the steps know it by two names, `{first.text}` and `{each.text}`"
             raise NotWrapped(why, places.site(each.at, each.module))
-        if not each.behind and each.at.lineno < first.at.lineno:  # type: ignore[attr-defined]
-            first.at = each.at
-        first.uses.update(each.uses)
-        first.given += each.given
-        first.handed |= each.handed
-    taken = first.handed.union(first.uses)
-    unwraps = {
-        places.site(read, given[-1]): None
-        for given in first.given
-        for read in _needing_itself(analysis, given, taken, by_method=bool(method))
-    }
-    return Wrapped(
-        model.site,
-        first.text,
-        places.site(first.at, first.module),
-        first.behind,
-        first.name,
-        tuple(sorted(first.uses.items())),
-        tuple(sorted(unwraps)),
-        is_normed(analysis, model),
-        has_idle_layers(analysis, (each.model for each in calls)),
-        method,
-    )
+    chosen: list[_Anchor] = []
+    for each in sorted(anchors, key=lambda one: (not one.behind, one.at.lineno)):  # type: ignore[attr-defined]
+        before = next((one for one in chosen if one.behind or _comes_before(analysis, one, each)), None)
+        if before is None:
+            chosen.append(each)
+            continue
+        before.uses.update(each.uses)
+        before.given += each.given
+        before.handed |= each.handed
+    handed = {site for each in chosen for site in each.handed.union(each.uses)}
+    for each in chosen:
+        unwraps = {
+            places.site(read, given[-1]): None
+            for given in each.given
+            for read in _needing_itself(analysis, given, handed, by_method=bool(method))
+        }
+        yield Wrapped(
+            model.site,
+            each.text,
+            places.site(each.at, each.module),
+            each.behind,
+            each.name,
+            tuple(sorted(each.uses.items())),
+            tuple(sorted(unwraps)),
+            is_normed(analysis, model),
+            has_idle_layers(analysis, (one.model for one in calls)),
+            method,
+        )
+
+
+def _comes_before(analysis: Analysis, first: _Anchor, other: _Anchor) -> bool:
+    """Whether whatever reaches a statement has come past another one: in its block, or one around it."""
+    if first.module is not other.module:
+        return True  # in another file, which is not looked into
+    block = _block_of(analysis, first.at, first.module)
+    around = (other.at, *analysis.facts.places.ancestors(other.at, other.module))
+    return any(any(each is one for one in block) for each in around)
+
+
+def _block_of(analysis: Analysis, node: ast.AST, module: ModuleFile) -> list[ast.stmt]:
+    """The statements among which one stands."""
+    above = analysis.facts.places.parent(node, module)
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(above, name, None)
+        if isinstance(block, list) and any(node is each for each in block):
+            return block
+    return []
 
 
 def beside(text: str) -> str:
