@@ -500,6 +500,88 @@ def test_what_no_process_decides_or_makes_for_itself(small: Path) -> None:
     assert '    if world_size > 1:\n        torch.distributed.barrier()\n    mean = np.load("mean.npy")' in found
 
 
+BRANCHES = """\
+import logging
+import os
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Log:
+    def __init__(self, path, mode):
+        self.file = open(path, mode)
+
+
+class Net(nn.Module):
+    def __init__(self, plain):
+        super().__init__()
+        self.plain, self.norm, self.head = plain, nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        if not self.plain:
+            x = self.norm(x)
+        return self.head(x)
+
+
+def step(net, x, y, optimizer, criterion):
+    loss = criterion(net(x), y)
+    if not torch.isfinite(loss):
+        return 0.0
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def main(mode):
+    x, y = torch.randn(64, 4), torch.arange(64) % 3
+    loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
+    net = Net(plain=True)
+    if mode == "copies" and torch.cuda.device_count() > 1:
+        net = nn.DataParallel(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
+    log = Log("log.txt", "a" if mode == "again" else "w")
+    total, limit = 0.0, 3
+    if mode == "probe":
+        for epoch in range(limit):
+            for a, b in loader:
+                total += step(net, a, b, optimizer, criterion)
+    else:
+        for epoch in range(limit):
+            for number, (a, b) in enumerate(loader):
+                if number == limit:
+                    break
+                total += step(net, a, b, optimizer, criterion)
+            if epoch % 2 == 0:
+                torch.save(net.state_dict(), "net.pt")
+    print("mean", total / len(loader))
+
+
+if __name__ == "__main__":
+    main(os.environ.get("MODE", "both"))
+"""
+
+
+def test_each_branch_has_what_it_runs(small: Path, launcher: ranks.Server) -> None:
+    """Shapes of real scripts that came out wrong once, each by its line."""
+    small.write_text(BRANCHES)
+    text = rewritten(small)
+    assert text.count("ddp_net = net\n") == 2  # one for each way through the script
+    assert "(net, broadcast_buffers=False, find_unused_parameters=True)" in text  # a layer that is behind a flag
+    assert 'if world_size == 1 and mode == "copies" and torch.cuda.device_count() > 1:' in text
+    assert "self.file = open(path if rank == 0 else os.devnull, mode)" in text
+    assert "loss = criterion(net(x), y) * weight(criterion.weight[y])" in text
+    assert "    if anywhere(not torch.isfinite(loss)):\n        return 0.0" in text
+    assert "if number == limit:" in text and "agreed(" not in text  # nothing of it is a share's
+    assert 'if epoch % 2 == 0 and rank == 0:\n                torch.save(net.state_dict(), "net.pt")' in text
+    small.write_text(text)
+    ran = launcher.run(small)
+    assert (shape(ran.out[0]), ran.error) == (["mean #"], "")
+
+
 NEXT = """\
 import torch
 from torch import nn
