@@ -75,6 +75,12 @@ def {name}(counts):
     return own * {world_size} / total
 '''
 
+LIKE = '''
+def {name}(figure, number):
+    """A number, on a device where the figure is."""
+    return figure.new_full(figure.shape, number) if isinstance(figure, {tensor}) else number
+'''
+
 CHOSEN = '''
 class {name}({base}):
     """A part, as large as those of the other processes, of what the sampler of the first one chooses."""

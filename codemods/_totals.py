@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from turbofix.training.model import Figure, Totals
 
+from ._definitions import LIKE
+
 if TYPE_CHECKING:
     from ._ranks import Ranks
 
@@ -51,8 +53,13 @@ def _gathered(ranks: Ranks, totals: Totals) -> Iterator[str]:
         yield f"{gather}({shares}, {packed})"
 
     width = _WIDTH - at.column - len(f"    {gather}({shares}, ())")
-    for some in _lines(rest, "number", width):
-        yield from shared([f"float({each.text})" if each.unsure else each.text for each in some])
+    for each in (one for one in rest if one.unsure and one.kind == "number"):
+        yield from shared([f"float({each.text})"])
+        whole = f"sum({shares}){f' / {world}' if each.mean else ''}"
+        like = ranks.help(at, "like", LIKE, tensor=edit.name("torch.Tensor", at))
+        yield f"{each.text} = {like}({each.text}, {whole})"
+    for some in _lines([each for each in rest if not each.unsure], "number", width):
+        yield from shared([each.text for each in some])
         yield f"{_names(some)} = {f'map(sum, zip(*{shares}))' if len(some) > 1 else f'sum({shares})'}"
         yield from (f"{each.text} /= {world}" for each in some if each.mean)
     for each in (one for one in rest if one.unsure and one.kind == "samples"):

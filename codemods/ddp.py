@@ -41,9 +41,11 @@ Use instead
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused for samplers
     without an end, loaders of training and evaluation that nothing tells apart, a loader of the training that is gone
-    through for something else, batches that are cut along another dimension than the first, models that steps call by
-    several methods, sums of losses beside means, losses over pairs of samples, a state that goes from step to step,
-    agents in an environment, sets of texts that are gone through in an order which differs between processes, and
+    through for something else, batches that are cut along another dimension than the first or used beside whole data,
+    models that steps call by several methods, objects that are saved as a whole with what would wrap a model of theirs,
+    sums of losses beside means, losses over pairs of samples, a state that goes from step to step, agents in an
+    environment, numbers that a file draws as it is imported, questions to the user, sets of texts that are gone through
+    in an order which differs between processes, scripts that Accelerate trains by several processes already, and
     notebooks.
 
 Risk

@@ -205,6 +205,7 @@ def test_what_is_written_where_and_summed_how(small: Path) -> None:
     assert "total /= world_size" in becomes(summed, *counting, read)  # the loss of a share is scaled there
     scored = (("import torch\n", "import scoring\nimport torch\n"), ("total += loss.item()", "total += scoring.of(a)"))
     assert "(shares, float(total))" in becomes(*counting, read, *scored)  # it may be a tensor on a device
+    assert "        total = like(total, sum(shares))\n" in becomes(*counting, read, *scored)  # and stays one
     stopping = "epoch)\n    if loss.item() < 0.1:\n        break\n"
     assert "if agreed(loss.item() < 0.1):" in becomes(("epoch)\n", stopping))
     normed = ("nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))")
