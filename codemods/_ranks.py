@@ -121,9 +121,9 @@ class Ranks:
         edit, at = self.edit, self.plan.loop
         seed = f"{edit.name('torch.initial_seed', at)}()"
         first = f"{edit.name('torch.manual_seed', at)}({seed} + {self.word('rank', at)})"
-        lines = [f"    {first}  # dropout and augmentation of its own"]
+        lines = [f"    if {self.word('rank', at)} > 0:  # dropout and augmentation of its own", f"        {first}"]
         for name, rest in (_SEEDS[each] for each in self.plan.apart if each != "torch"):
-            lines += [f"    {edit.name(name, at)}({seed}{rest})"]
+            lines += [f"        {edit.name(name, at)}({seed}{rest})"]
         return lines
 
     def _called(self, at: Site, model: str, method: str) -> str:

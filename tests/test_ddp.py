@@ -435,7 +435,7 @@ def test_what_no_process_decides_or_makes_for_itself(small: Path) -> None:
     assert "if agreed(stopping.stop):" in plain
     assert "folder = agreed(next_folder())" in plain
     assert '    if rank == 0:\n        os.makedirs(f"runs/{number}", exist_ok=True)' in plain
-    assert "        np.random.seed(torch.initial_seed() % 2**32)\n" in plain  # what its items draw
+    assert "            np.random.seed(torch.initial_seed() % 2**32)\n" in plain  # what its items draw
     assert "random.seed(torch.initial_seed())\n" not in plain.replace("np.random", "")
     assert "        logger.remove()" in plain and "logging" not in plain
     assert "is_initialized" not in plain and "find_unused" not in plain and "anywhere" not in plain
@@ -564,6 +564,27 @@ def main(mode):
 if __name__ == "__main__":
     main(os.environ.get("MODE", "both"))
 """
+
+
+def test_a_phase_that_trains_what_was_frozen_is_wrapped_anew(small: Path) -> None:
+    text = SMALL.format(count=16, size=4)
+    loop = text[text.index("for epoch in") :]
+    small.write_text(text + "for each in model.parameters():\n    each.requires_grad = True\n" + loop)
+    assert rewritten(small).count("DistributedDataParallel(model)") == 2
+    small.write_text(text + loop)
+    assert rewritten(small).count("DistributedDataParallel(model)") == 1
+
+
+def test_a_model_that_computes_its_own_loss_asks_no_other_process(small: Path) -> None:
+    weighed = EPOCHS.replace("nn.functional.mse_loss(model(x), y)", "model(x, y)")
+    inside = "        return nn.functional.cross_entropy(self.head(x), y.long(), ignore_index=3)\n"
+    small.write_text(
+        weighed.replace("        return self.head(x).squeeze(1)\n", inside).replace("(self, x)", "(self, x, y)")
+    )
+    assert "weight(" not in rewritten(small)
+    outside = "nn.functional.cross_entropy(model(x), y.long(), ignore_index=3)"
+    small.write_text(EPOCHS.replace("nn.functional.mse_loss(model(x), y)", outside))
+    assert "ignore_index=3) * weight(y.long() != 3)" in rewritten(small)
 
 
 def test_each_branch_has_what_it_runs(small: Path, launcher: ranks.Server) -> None:

@@ -20,10 +20,13 @@ _PLACES = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.BinOp, ast.Return)
 def counted(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Counted]:
     """The losses of steps that leave out what has a number of its own, or weigh by class, and are means over that."""
     facts, told = analysis.facts, set[ast.AST]()
+    called = {id(event.node) for event in facts.of("forward")}
     for record in records:
         for event in facts.events_in(record.node):
             parent = facts.places.parent(event.node, event.module)
             fits = event.kind in ("criterion", "call") and isinstance(parent, _PLACES) and not no_grad(event)
+            # a model that computes its loss itself does so in evaluations too, which a process may do alone
+            fits = fits and not any(id(frame.call) in called for frame in facts.frames(event))
             weights = _weights(event) if fits and event.node not in told else None
             if weights is not None:
                 told.add(event.node)

@@ -177,8 +177,7 @@ def _apart(
     analysis: Analysis, loop: LoopRecord, data: tuple[Divided, ...], by_hand: tuple[Drawn, ...]
 ) -> Iterator[str]:
     """The generators from which each process is to draw numbers of its own: none by which batches are chosen."""
-    restores = any("set_rng_state(" in module.text for module in analysis.execution.modules.values())
-    if restores or any(each.stream for each in data):
+    if any(each.stream for each in data):
         return
     calls = {id(event.node) for event in analysis.facts.of("forward")}
     chosen = [

@@ -244,8 +244,10 @@ def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -
             why = f"the steps know it by two names, `{first.text}` and `{each.text}`"
             raise NotWrapped(why, places.site(each.at, each.module))
     chosen: list[_Anchor] = []
+    thaws = bool(analysis.facts.attribute_writes("requires_grad"))  # a wrapper asks once what is trained
     for each in sorted(anchors, key=lambda one: (not one.behind, one.at.lineno)):  # type: ignore[attr-defined]
         before = next((one for one in chosen if one.behind or _comes_before(analysis, one, each)), None)
+        before = None if thaws and before is not None and not each.behind and before.at is not each.at else before
         if before is None:
             chosen.append(each)
             continue
