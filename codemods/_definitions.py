@@ -94,6 +94,17 @@ class {name}({base}):
         return iter([chosen[0][place] for place in super().__iter__()])
 '''
 
+SHARED = '''
+def {name}(loader):
+    """A loader of what this process takes of each batch."""
+    if loader.batch_size % {world_size}:
+        raise SystemExit({told})
+    kept = {kept}
+    options = {{each: getattr(loader, each) for each in kept}}
+    size = loader.batch_size // {world_size}
+    return {loader_class}(loader.dataset, size, sampler={chosen}(loader.sampler), **options)
+'''
+
 BATCHES = '''
 class {name}:
     """A part of each batch that the sampler of the first process chooses."""

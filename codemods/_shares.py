@@ -6,11 +6,14 @@ import re
 
 from turbofix.editing.edit import Refuse
 from turbofix.findings import Site
-from turbofix.training.model import Divided
+from turbofix.training.model import Beside, Divided
 
-from ._definitions import BATCHES, CHOSEN, SHARD, SHARE
+from ._definitions import BATCHES, CHOSEN, SHARD, SHARE, SHARED
 from ._precision import requote
 from ._ranks import Ranks, grouped
+
+_KEPT = ("num_workers", "collate_fn", "pin_memory", "drop_last", "worker_init_fn", "persistent_workers")
+"""What a loader of shares has of the whole one."""
 
 
 def share_data(ranks: Ranks) -> None:
@@ -22,6 +25,8 @@ def share_data(ranks: Ranks) -> None:
         read = f"{one.loader}.sampler"
         epoch = one.epoch or f"{read}.epoch + 1"
         ranks.before(one.at, ranks.several(one.at, one.only), f"    {read}.set_epoch({epoch})")
+    for beside in ranks.plan.beside:
+        _share_beside(ranks, beside)
     for site in ranks.plan.sizes:
         ranks.edit.replace(site, ranks.divided(site))
     for site in ranks.plan.lengths:
@@ -29,6 +34,21 @@ def share_data(ranks: Ranks) -> None:
     for drawn in ranks.plan.drawn:
         share = ranks.help(drawn.at, "share", SHARE)
         (ranks.before if drawn.inside else ranks.after)(drawn.at, *(f"{n} = {share}({n})" for n in drawn.names))
+
+
+def _share_beside(ranks: Ranks, beside: Beside) -> None:
+    """A loader of shares beside one that keeps its name, and what the training takes of it."""
+    edit, at = ranks.edit, ranks.plan.loop
+    base = edit.name("torch.utils.data.distributed.DistributedSampler", at)
+    chosen = ranks.help(at, "Chosen", CHOSEN, base=base)
+    told = edit.quoted("the batch size is no multiple of the number of processes", at)
+    loader = edit.name("torch.utils.data.DataLoader", at)
+    kept = f"({', '.join(edit.quoted(each, at) for each in _KEPT)})"
+    shared = ranks.help(at, "shared", SHARED, chosen=chosen, told=told, loader_class=loader, kept=kept)
+    name = edit.free_name(f"ddp_{beside.text.rpartition('.')[2].lstrip('_')}", at)
+    ranks.before(at, f"{name} = {beside.text}", ranks.several(at), f"    {name} = {shared}({beside.text})")
+    for site in beside.uses:
+        edit.replace(site, name)
 
 
 def _share(ranks: Ranks, data: Divided) -> None:

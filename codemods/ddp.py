@@ -36,17 +36,18 @@ Use instead
     all processes together is the script's, so that its learning rate holds. One process prints, saves, logs and fetches
     data first; sums over an epoch are those of all. Each process evaluates on all of the data. A sampler of the
     script's own chooses in the first process, and each takes its part. Batch normalisation counts over all processes,
-    by ``SyncBatchNorm``, on GPUs. For ``model.loss(x)`` a small module is wrapped whose call is that method.
+    by ``SyncBatchNorm``, on GPUs. For ``model.loss(x)`` a small module is wrapped whose call is that method. Where one
+    function makes all loaders alike, or the training's is gone through for something else, it stays whole, and another
+    one beside it gives each process its share.
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused for samplers
-    without an end, loaders of training and evaluation that nothing tells apart, a loader of the training that is gone
-    through for something else, batches that are cut along another dimension than the first or used beside whole data,
-    models that steps call by several methods, objects that are saved as a whole with what would wrap a model of theirs,
-    sums of losses beside means, losses over pairs of samples, a state that goes from step to step, agents in an
-    environment, numbers that a file draws as it is imported, questions to the user, sets of texts that are gone through
-    in an order which differs between processes, scripts that Accelerate trains by several processes already, and
-    notebooks.
+    without an end, loaders that are made anew in the training's loop for it and for evaluations alike, batches that are
+    cut along another dimension than the first or used beside whole data, models that steps call by several methods,
+    objects that are saved as a whole with what would wrap a model of theirs, sums of losses beside means, losses over
+    pairs of samples, a state that goes from step to step, agents in an environment, numbers that a file draws as it is
+    imported, questions to the user, sets of texts that are gone through in an order which differs between processes,
+    scripts that Accelerate trains by several processes already, and notebooks.
 
 Risk
     equivalent: the same batches give the same gradients but for rounding; dropout draws other numbers in each process.

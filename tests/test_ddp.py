@@ -41,6 +41,7 @@ SCRIPTS = (
     "batches",
     "copies",
     "padded",
+    "beside",
     "accelerated",
     "methods",
 )
@@ -902,9 +903,10 @@ def test_counters_are_no_batches_and_shares_are_not_padded_to_the_longest_of_eac
         "made = []\nfor k in 'ab':\n    made.append(DataLoader(TensorDataset(x, x), {size}))\nloader = made[0]\n",
     ],
 )
-def test_loaders_that_are_made_in_rounds_beside_others_are_refused(made: str, small: Path) -> None:
+def test_loaders_that_are_made_in_rounds_beside_others_stay_and_are_shared_by_others(made: str, small: Path) -> None:
     small.write_text(SMALL.replace(LOADER, made).format(count=16, size=4))
-    assert "its call also makes loaders for evaluations" in str(refused(small))
+    text = rewritten(small)
+    assert "    ddp_loader = shared(loader)\n" in text and "for a, b in ddp_loader:" in text
 
 
 GRAPHS = """import torch

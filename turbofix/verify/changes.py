@@ -356,7 +356,10 @@ def asleep(
         ("autocast(", bool(seen.get("autocast")), "autocast was never enabled in the run"),
         ("GradScaler(", bool(seen.get("scaler")), "the gradient scaler was never enabled in the run"),
         ("fused=", bool(seen.get("fused")), "no optimizer stepped fused in the run"),
-        ("_workers", bool(seen.get("workers")), "no loader had workers in the run"),
+        *(
+            (f"_workers{sign}", bool(seen.get("workers")), "no loader had workers in the run")
+            for sign in ("=", '":', "':")
+        ),
         ("non_blocking=", cuda or remapped, "nothing was moved to a GPU in the run"),
         *((sign, tf32, no_tf32) for sign in ("set_float32_matmul_precision", "allow_tf32", "fp32_precision")),
         ("cudnn.benchmark", cuda, "cuDNN works on a GPU alone, and this run had none"),

@@ -64,6 +64,7 @@ from turbofix.training.model.optimizers import OldName as OldName
 from turbofix.training.model.optimizers import Optimizer as Optimizer
 from turbofix.training.model.optimizers import Scaler as Scaler
 from turbofix.training.model.optimizers import StateSave as StateSave
+from turbofix.training.model.parallel import Beside as Beside
 from turbofix.training.model.parallel import Copied as Copied
 from turbofix.training.model.parallel import Counted as Counted
 from turbofix.training.model.parallel import Divided as Divided

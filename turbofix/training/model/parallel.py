@@ -92,6 +92,14 @@ class Divided:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A loader that stays whole, by its name in front of the training, and where that takes the one beside it."""
+
+    text: str
+    uses: tuple[Site, ...]
+
+
+@dataclass(frozen=True)
 class Drawn:
     """Names that a step gives a whole batch to: behind the statement ``at``, or (``inside``) in front of it."""
 
@@ -173,6 +181,7 @@ class Parallel:
     models: tuple[Wrapped, ...] = ()
     copied: tuple[Copied, ...] = ()
     loaders: tuple[Divided, ...] = ()
+    beside: tuple[Beside, ...] = ()
     drawn: tuple[Drawn, ...] = ()
     totals: tuple[Totals, ...] = ()
     once: tuple[tuple[Site, Site], ...] = ()

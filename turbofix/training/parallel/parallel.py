@@ -17,6 +17,7 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.model import (
+    Beside,
     Divided,
     Drawn,
     Evaluation,
@@ -30,11 +31,12 @@ from turbofix.training.model import (
     Totals,
 )
 from turbofix.training.parallel.accelerated import accelerated
+from turbofix.training.parallel.besides import besides
 from turbofix.training.parallel.counted import counted
 from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.once import Once, last_imports
 from turbofix.training.parallel.paths import chosen_paths, made_where_missing
-from turbofix.training.parallel.phases import other_phase
+from turbofix.training.parallel.phases import other_phase, phases
 from turbofix.training.parallel.reading import lengths, read_by_steps, reads, refuse_other_reads
 from turbofix.training.parallel.restored import read_to_one_gpu
 from turbofix.training.parallel.sharing import divided, drawn, share_test, sizes_read
@@ -42,7 +44,7 @@ from turbofix.training.parallel.skips import ends, skips
 from turbofix.training.parallel.start import beginning, is_repeated, starting
 from turbofix.training.parallel.sums import sums
 from turbofix.training.parallel.totals import totals
-from turbofix.training.parallel.wrapping import NotWrapped, copied, is_synchronised, wrapped
+from turbofix.training.parallel.wrapping import NotWrapped, Unfit, copied, is_synchronised, wrapped
 from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
@@ -147,10 +149,19 @@ def _parallel(  # noqa: PLR0913
         if (site := places.site(record.node, record.module)) in sites
     ]
     read = read_by_steps(analysis, steps)
-    data = tuple(divided(analysis, loaders, steps, read))
-    refuse_other_reads(analysis, read, steps, evaluations)
-    summed = tuple(dict.fromkeys(sums(analysis, [record for _, record in records])))
     whole_loop = facts.loops(facts.of("backward")[0])[0]
+    evaluated, beside = tuple[Totals, ...](), tuple[Beside, ...]()
+    try:
+        data = tuple(divided(analysis, loaders, steps, read))
+        refuse_other_reads(analysis, read, steps, evaluations)
+        evaluated = tuple(_evaluated(analysis, evaluations, read, data))
+    except Unfit:
+        raise
+    except NotWrapped:
+        data, beside = (), besides(analysis, loaders, steps, read, whole_loop)
+        if not beside or phases(analysis):
+            raise
+    summed = tuple(dict.fromkeys(sums(analysis, [record for _, record in records])))
     shared = tuple(each for each in loaders if each.site in {one.loader for one in data})
     by_hand, loops = tuple(drawn(analysis, records)), [record for _, record in records]
     decided = tuple(dict.fromkeys((*found.decisions, *decisions(analysis, loops), *ends(analysis, loops))))
@@ -162,8 +173,8 @@ def _parallel(  # noqa: PLR0913
         loaders=data,
         drawn=by_hand,
         apart=tuple(_apart(analysis, whole_loop, data, by_hand)),
-        totals=tuple(_added_up(analysis, [record for _, record in records], summed, read, data))
-        + tuple(_evaluated(analysis, evaluations, read, data)),
+        beside=beside,
+        totals=(*_added_up(analysis, loops, summed, read, data, beside=bool(beside)), *evaluated),
         sizes=tuple(dict.fromkeys(sizes_read(analysis, shared, [record for _, record in records]))),
         decisions=decided,
         skips=tuple(each for each in skips(analysis, loops) if each[0] not in decided),
@@ -193,18 +204,20 @@ def _apart(
                 yield name
 
 
-def _added_up(
+def _added_up(  # noqa: PLR0913
     analysis: Analysis,
     records: list[LoopRecord],
     summed: tuple[Summed, ...],
     read: set[Made],
     data: tuple[Divided, ...],
+    *,
+    beside: bool = False,
 ) -> Iterator[Totals]:
     """What loops count on loaders that are shared out, where these are what they read."""
     for record in records:
         found = totals(analysis, record, summed)
         if found is not None:
-            yield replace(found, only=share_test(analysis, record, read, data))
+            yield replace(found, only=share_test(analysis, record, read, data, beside=beside))
 
 
 def _evaluated(

@@ -21,7 +21,7 @@ from turbofix.training.data.loaders import loader_sites, loaders_in
 from turbofix.training.model import Argument, Divided, Drawn, Loader, Pass, Step
 from turbofix.training.parallel.phases import phases
 from turbofix.training.parallel.reading import by_batches, is_mixed, reads, shares_seen, told_by, unfit_sampler
-from turbofix.training.parallel.wrapping import NotWrapped, argument
+from turbofix.training.parallel.wrapping import NotWrapped, Unfit, argument
 from turbofix.training.steps.regions import no_grad
 
 _FACTORIES = ("zeros", "ones", "full", "empty", "rand", "randn", "randint", "normal", "arange")
@@ -46,7 +46,7 @@ def divided(
 def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: set[Made]) -> Divided:
     site, given = loader.site, loader.argument
     if loader.subclass is not None and loader.subclass not in LOADERS_ALIKE:
-        raise NotWrapped(f"`{loader.subclass}` is a loader of which it is not known how it is shared out", site)
+        raise Unfit(f"`{loader.subclass}` is a loader of which it is not known how it is shared out", site)
     if len(loader.unpacks) > 1 or loader.open_mapping:
         raise NotWrapped("mappings that are unpacked may hold its batch size and its order", site)
     mapping = loader.unpacks[0] if loader.unpacks else None
@@ -56,18 +56,18 @@ def _divided(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: 
     if chosen and (sampler.site is None or sampler.may_be_absent):
         raise NotWrapped("its sampler is not written in its call, and cannot be shared out", site)
     if chosen and (why_not := unfit_sampler(analysis, read, site)) is not None:
-        raise NotWrapped(why_not, site)
+        raise Unfit(why_not, site)
     dataset, batch, shuffle, drop = map(given, ("dataset", "batch_size", "shuffle", "drop_last"))
     unpacked = frozenset(loader.mapping_entries) if mapping is not None else frozenset[str]()
     written = batches or "batch_size" in unpacked or (batch.site is not None and batch.site.path == site.path)
     if dataset.site is None or "dataset" in unpacked or not written:
         raise NotWrapped("its data or its batch size are not written in its call, and cannot be shared out", site)
     if batch.values == (1,) and batch.state == "value":  # of an option, it is asked when it runs
-        raise NotWrapped("a batch of one sample cannot be shared out: accumulate gradients, or take larger ones", site)
+        raise Unfit("a batch of one sample cannot be shared out: accumulate gradients, or take larger ones", site)
     only = told_by(analysis, loader, read)
     written_out = shuffle.site is not None and shuffle.site.kind == "Constant"
     shuffled = bool(shuffle.values[0]) if written_out else False if shuffle.state == "absent" else None
-    passes = tuple(_passes(analysis, loader, steps, read))
+    passes = tuple(passes_of(analysis, loader, steps, read))
     stream = loader.dataset.kind == "iterable"
     if not passes and not stream and not chosen:
         raise NotWrapped("where it is read was not followed, and each epoch would have the same order", site)
@@ -118,7 +118,7 @@ def _is_none(given: Argument) -> bool:
     return given.state == "absent" or (given.state == "value" and given.values == (None,))
 
 
-def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: set[Made]) -> Iterator[Pass]:
+def passes_of(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: set[Made]) -> Iterator[Pass]:
     """Where steps begin to read a loader: in front of a loop, or of what asks for an iterator."""
     places, told = analysis.facts.places, set[Site]()
     batched = {each for each in read if by_batches(each)}  # whose samplers have no epochs
@@ -148,7 +148,9 @@ def _passes(analysis: Analysis, loader: Loader, steps: tuple[Step, ...], read: s
             yield calling or own
 
 
-def share_test(analysis: Analysis, record: LoopRecord, read: set[Made], data: tuple[Divided, ...]) -> str:
+def share_test(
+    analysis: Analysis, record: LoopRecord, read: set[Made], data: tuple[Divided, ...], *, beside: bool = False
+) -> str:
     """The test of whether a loop goes over a share; "" where it always does. Raises NotWrapped."""
     phase = phases(analysis).get(record.node)
     if phase is not None:
@@ -159,8 +161,8 @@ def share_test(analysis: Analysis, record: LoopRecord, read: set[Made], data: tu
     shared = [each for each in data if each.loader in sites]
     alike = len({each.batches for each in shared}) == 1 and not any(each.stream for each in shared)
     for each in _names(analysis, record.node.iter, record.module):
-        if alike and loader_sites(analysis, value_of(analysis, each, record.module)):
-            return shares_seen(ast.unparse(each), batches=shared[0].batches)
+        if (alike or beside) and loader_sites(analysis, value_of(analysis, each, record.module)):
+            return shares_seen(ast.unparse(each), batches=not beside and shared[0].batches)
     why = "it also goes over loaders that stay whole, and which it goes over was not followed"
     raise NotWrapped(why, analysis.facts.places.site(record.node, record.module))
 

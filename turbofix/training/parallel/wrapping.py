@@ -53,6 +53,10 @@ class NotWrapped(Exception):  # noqa: N818  (an outcome, not an error)
         self.hazard = Hazard(why, site)
 
 
+class Unfit(NotWrapped):
+    """What nothing that is written beside it could help, either."""
+
+
 @dataclass(eq=False)
 class _Anchor:
     """Where a model has its name: a scope and a text, and a statement in front of (or behind) which it is whole."""

@@ -430,6 +430,8 @@ def _drawn_from(loader: Any) -> tuple[object, ...]:
     """
     batches = plain_batches(getattr(loader, "batch_sampler", None))
     sampler = getattr(batches, "sampler", None) or getattr(loader, "sampler", None)
+    chosen = getattr(sampler, "dataset", None)
+    sampler = chosen if isinstance(chosen, Sampler) else sampler  # of which several processes take parts
     part: object = size_of(sampler)
     indices: Any = getattr(sampler, "indices", None)
     indices = indices.tolist() if hasattr(indices, "tolist") else indices
