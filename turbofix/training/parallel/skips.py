@@ -19,7 +19,7 @@ _ENDING = (ast.Break, ast.Return)
 
 
 def skips(analysis: Analysis, records: list[LoopRecord]) -> Iterator[tuple[Site, bool]]:
-    """The tests in steps by which a process's own share decides that something is left out, or the loop ends.
+    """The tests in steps by which a process's own share decides that something is left out.
 
     With each: whether one process that finds it so is enough; else all have to, for them to go on.
     """

@@ -81,7 +81,8 @@ def starting(analysis: Analysis, setup: Site) -> ast.FunctionDef | None:
 
 
 def is_repeated(analysis: Analysis, setup: Site) -> bool:
-    """Whether the function that sets up may be called again: by what decorates it, in a loop, or by several calls."""
+    """Whether the function that sets up may be called again: by what decorates it, in a loop, by several calls, or by
+    other files, where none calls it here."""
     places, modules, node = analysis.facts.places, analysis.execution.modules.values(), starting(analysis, setup)
     if node is None:
         return False
@@ -92,7 +93,7 @@ def is_repeated(analysis: Analysis, setup: Site) -> bool:
         if (dotted(call.func) or "").rpartition(".")[2] == node.name and _calls(analysis, call, each, node)
     ]
     again = any(isinstance(above, LOOPS) for call, place in called for above in places.ancestors(call, place))
-    return bool(node.decorator_list) or len(called) != 1 or again  # by nobody here: by other files
+    return bool(node.decorator_list) or len(called) != 1 or again
 
 
 def _calls(analysis: Analysis, call: ast.Call, module: ModuleFile, function: ast.FunctionDef) -> bool:
