@@ -18,7 +18,7 @@ _WIDTH = 120
 def add_up(ranks: Ranks, totals: Totals) -> None:
     """The lines behind one loop."""
     lines = [*_reduced(ranks, totals), *_gathered(ranks, totals), *totals.anew]
-    ranks.after(totals.loop, ranks.several(totals.loop, totals.only), *(f"    {line}" for line in lines))
+    ranks.after(totals.loop, ranks.several(totals.loop), *(f"    {line}" for line in lines))
 
 
 def _reduced(ranks: Ranks, totals: Totals) -> Iterator[str]:
@@ -56,7 +56,7 @@ def _gathered(ranks: Ranks, totals: Totals) -> Iterator[str]:
     for each in (one for one in rest if one.unsure and one.kind == "number"):
         yield from shared([f"float({each.text})"])
         whole = f"sum({shares}){f' / {world}' if each.mean else ''}"
-        like = ranks.help(at, "like", LIKE, tensor=edit.name("torch.Tensor", at))
+        like = ranks.define(at, "like", LIKE)
         yield f"{each.text} = {like}({each.text}, {whole})"
     for some in _lines([each for each in rest if not each.unsure], "number", width):
         yield from shared([each.text for each in some])

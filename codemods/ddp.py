@@ -33,21 +33,26 @@ Use instead
                 loss = criterion(ddp_model(images.to(device)), labels.to(device))
 
     ``torchrun --nproc-per-node=8 train.py`` starts it on eight GPUs; without torchrun it does what it did. The batch of
-    all processes together is the script's, so that its learning rate holds. One process prints, saves, logs and fetches
-    data first; sums over an epoch are those of all. Each process evaluates on all of the data. A sampler of the
-    script's own chooses in the first process, and each takes its part. Batch normalisation counts over all processes,
-    by ``SyncBatchNorm``, on GPUs. For ``model.loss(x)`` a small module is wrapped whose call is that method. Where one
-    function makes all loaders alike, or the training's is gone through for something else, it stays whole, and another
-    one beside it gives each process its share.
+    all processes together is the script's, so that its learning rate holds. So are the sums that are printed.
+
+    That is for a loop that does nothing with a batch but to train one model on it and to add up what it shows. All
+    others stay as they are: every process runs the whole script with the same batches and numbers, and one line changes
+    where a model is called. ``shared(model)(images)`` computes the rows of this process, and answers with those of all.
+    So losses, figures and decisions are those of one process, whatever they hang on: sums, pairs of samples, early
+    stops, several models, methods of a model. Gradients are averaged as they come. A batch that does not divide is
+    computed whole by each. Every process then reads all of the data: this pays where the model is what takes the time.
+
+    ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns. The other
+    processes print nothing, and write to nothing what they write to open files. Batch normalisation counts over all
+    processes, by ``SyncBatchNorm``, on GPUs.
 
 When refused
-    It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused for samplers
-    without an end, loaders that are made anew in the training's loop for it and for evaluations alike, batches that are
-    cut along another dimension than the first or used beside whole data, models that steps call by several methods,
-    objects that are saved as a whole with what would wrap a model of theirs, sums of losses beside means, losses over
-    pairs of samples, a state that goes from step to step, agents in an environment, numbers that a file draws as it is
-    imported, questions to the user, sets of texts that are gone through in an order which differs between processes,
-    scripts that Accelerate trains by several processes already, and notebooks.
+    It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes
+    would differ in silence: numbers or orders that no seed makes alike, files that are written as a module is imported,
+    questions to the user. And where the rows of a batch are not computed each by itself: layers that take figures over
+    a batch or keep them, a first dimension that counts time, nodes of graphs, padding to the longest row. So are agents
+    in an environment, notebooks, models that go backward by themselves, and scripts that Accelerate trains by several
+    processes already.
 
 Risk
     equivalent: the same batches give the same gradients but for rounding; dropout draws other numbers in each process.
@@ -67,7 +72,7 @@ from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.training.evidence import of_loop
 from turbofix.training.model import Parallel, TrainingProgram
 
-from ._precision import ENVIRONMENTS
+from ._precision import ENVIRONMENTS, GRAPHS
 from ._ranks import Ranks
 from ._shares import share_data
 
@@ -93,7 +98,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if found is None or program.distributed or program.processes:
         return
     copies = bool(found.copied)
-    site = found.copied[0].call if copies else found.models[0].model if found.models else found.loop
+    at = (*found.copied, *found.shared, *(each.model for each in found.models), found.loop)
     message = ONE
     if copies:
         message = "`DataParallel` copies the model to all GPUs in every step, from one process"
@@ -102,13 +107,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     reason = None
     if program.libraries & ENVIRONMENTS:
         reason = "it acts in an environment, and each process would have one of its own"
+    if program.libraries & GRAPHS and found.shared:
+        reason = "the rows of its batches are nodes of graphs, which do not go without each other"
     if found.hazard is not None:
-        reason = f"{found.hazard.why} ({found.hazard.site.line_from(site.path)})"
-    if any(each.normed for each in found.models) or any(each.normed for each in found.copied):
+        reason = f"{found.hazard.why} ({found.hazard.site.line_from(at[0].path)})"
+    if found.normed or any(each.normed for each in found.models):
         message += "; batch normalisation then counts over all of them (SyncBatchNorm)"
-    looks = any(each.idle for each in found.models) or any(each.idle for each in found.copied)
-    assumes = (SHARED_OUT,) if looks else (SHARED_OUT, EVERY_GRADIENT)
-    yield codemod.offer(site, message, reason, plan=found, evidence=seen, assumes=assumes)
+    assumes = (SHARED_OUT,) if found.shared else (SHARED_OUT, EVERY_GRADIENT)
+    yield codemod.offer(at[0], message, reason, plan=found, evidence=seen, assumes=assumes)
 
 
 @codemod.rewrite
@@ -120,8 +126,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     ranks.wrap_models()
     share_data(ranks)
     ranks.add_up()
-    ranks.scale_sums()
-    ranks.weigh()
     ranks.agree()
+    ranks.in_step()
     ranks.do_once()
     ranks.set_up()

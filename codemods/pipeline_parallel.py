@@ -172,7 +172,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     few = edit.quoted("the layers cannot be shared out among so many processes: start fewer", at)
     words = {each: edit.name(dotted, at) for each, dotted in _NAMES.items()}
     text = _PIPELINE.format(name=kind, world=world, rank=ranks.word("rank", at), few=few, **words)
-    ranks.helpers.setdefault(at.path, []).extend(["", *text.rstrip().split("\n"), ""])
+    ranks.helpers.setdefault(at.path, []).extend(["", *text.rstrip().split("\n")])
     ranks.before(at, f"{name} = {kind}({plan.layers}) if {world} > 1 else {edit.text(plan.parameters)}")
     edit.replace(plan.parameters, name)
     edit.wrap(first, last, f"if {world} == 1:")

@@ -64,11 +64,7 @@ from turbofix.training.model.optimizers import OldName as OldName
 from turbofix.training.model.optimizers import Optimizer as Optimizer
 from turbofix.training.model.optimizers import Scaler as Scaler
 from turbofix.training.model.optimizers import StateSave as StateSave
-from turbofix.training.model.parallel import Beside as Beside
-from turbofix.training.model.parallel import Copied as Copied
-from turbofix.training.model.parallel import Counted as Counted
 from turbofix.training.model.parallel import Divided as Divided
-from turbofix.training.model.parallel import Drawn as Drawn
 from turbofix.training.model.parallel import Figure as Figure
 from turbofix.training.model.parallel import Loaded as Loaded
 from turbofix.training.model.parallel import Parallel as Parallel
@@ -77,7 +73,6 @@ from turbofix.training.model.parallel import Saved as Saved
 from turbofix.training.model.parallel import Sharding as Sharding
 from turbofix.training.model.parallel import Stage as Stage
 from turbofix.training.model.parallel import Staged as Staged
-from turbofix.training.model.parallel import Summed as Summed
 from turbofix.training.model.parallel import Totals as Totals
 from turbofix.training.model.parallel import Wrap as Wrap
 from turbofix.training.model.parallel import Wrapped as Wrapped

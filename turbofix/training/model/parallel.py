@@ -18,7 +18,7 @@ class Wrapped:
     ``text`` is what it is called there, ``becomes`` what the wrapped one is called beside it. ``uses`` are the
     expressions that take the wrapped one in its place, each with its new text; ``unwraps`` those of functions which are
     given it, and that need the model itself. ``normed``: it has batch normalisation. ``idle``: some of its layers are
-    never called. ``method`` is the one of its own that steps call, empty where they call the model as such.
+    never called.
     """
 
     model: Site
@@ -30,82 +30,34 @@ class Wrapped:
     unwraps: tuple[Site, ...] = ()
     normed: bool = False
     idle: bool = False
-    method: str = ""
-
-
-@dataclass(frozen=True)
-class Copied:
-    """A ``DataParallel(module)`` of one process. ``tests`` are what it stands under.
-
-    ``moved``: only what follows moves it to its device. ``normed`` and ``idle`` as above. ``apart``: it stands under
-    tests, and nothing asks it for its module, so that several processes can leave it out.
-    """
-
-    call: Site
-    module: Site
-    tests: tuple[Site, ...] = ()
-    moved: bool = False
-    normed: bool = False
-    idle: bool = False
-    apart: bool = False
 
 
 @dataclass(frozen=True)
 class Pass:
     """Where a loader is read: the loop, or the statement that begins to read it, and what it is called there.
 
-    ``epoch`` is the name of a variable that counts the passes, ``only`` the test of whether it is one of steps.
+    ``epoch`` is the name of a variable that counts the passes.
     """
 
     at: Site
     loader: str
     epoch: str | None = None
-    only: str = ""
 
 
 @dataclass(frozen=True)
 class Divided:
     """A loader whose batches are shared out: its call, data, batch size and order, as they are written.
 
-    ``shuffle`` is None where it is not passed. ``stream``: its data are iterated, and have no numbers. ``only``: the
-    call also makes loaders for evaluations, which stay whole, and this test tells them apart. ``mapping`` is one that
-    the call unpacks, which holds the arguments ``in_mapping``. ``sampler`` is one of the script's own,
-    which chooses samples, or (``batches``) whole batches. ``inside``: a comprehension makes it. ``early``: it
-    is made while its file is imported, when no group is there yet.
+    ``shuffle`` is None where it is not passed, and ``shuffled`` where it is decided when the script runs.
     """
 
     loader: Site
     dataset: Site
-    batch: Site | None
+    batch: Site
     shuffle: Site | None
-    shuffled: bool | None  # None where it is decided when it runs
+    shuffled: bool | None
     drop_last: Site | None
     passes: tuple[Pass, ...]
-    stream: bool = False
-    only: str = ""
-    sampler: Site | None = None
-    batches: bool = False
-    inside: bool = False
-    early: bool = False
-    mapping: Site | None = None
-    in_mapping: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Beside:
-    """A loader that stays whole, by its name in front of the training, and where that takes the one beside it."""
-
-    text: str
-    uses: tuple[Site, ...]
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Names that a step gives a whole batch to: behind the statement ``at``, or (``inside``) in front of it."""
-
-    at: Site
-    names: tuple[str, ...]
-    inside: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,32 +79,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Totals:
-    """What a loop counts of a process's share and what is read behind it; ``anew`` are lines that compute of it.
-
-    ``only`` is the test of whether it goes over a share, where it also goes over all.
-    """
+    """What a loop counts of a process's share and what is read behind it; ``anew`` are lines that compute of it."""
 
     loop: Site
     figures: tuple[Figure, ...] = ()
     anew: tuple[str, ...] = ()
-    only: str = ""
-
-
-@dataclass(frozen=True)
-class Summed:
-    """A loss at a backward pass that is a sum over a batch; its name and the statement that sets it, if it has one."""
-
-    loss: Site
-    name: str = ""
-    at: Site | None = None
-
-
-@dataclass(frozen=True)
-class Counted:
-    """A loss that is a mean over what counts: its call, and an expression of how much each position does."""
-
-    call: Site
-    weights: str
 
 
 @dataclass(frozen=True)
@@ -160,51 +91,44 @@ class Parallel:
     """A training of one process, and all that has to change in it for several.
 
     ``setup`` is the first statement of its set-up (``repeated``: which may run again), ``imports`` the last import of
-    each file, and what follows it. ``once`` are runs of statements (first and last) that one process alone executes
-    (``narrowed``: the first of those that are all of what is under a test, and that test); ``opened`` the names of
-    files that are written, ``receivers`` paths that open themselves, ``writers`` calls that make a writer of logs,
-    ``disabled`` those that begin a tracker's run, ``bars`` progress bars, ``contexts`` those that log while a block
-    runs. ``downloads`` are statements that fetch data, ``loads`` those that read what was saved before, ``on_one_gpu``
-    calls that read it to one GPU, ``fetched`` those in which one process writes what all read then. ``indexed`` are
-    literals that name one GPU, each with what it becomes. ``sizes`` are other reads of a batch's size in steps,
-    ``lengths`` those of how many samples a sampler chooses. ``unseeded`` are the generators that nobody seeds,
-    ``apart`` those of which each process has its own in steps; ``decisions`` are expressions that decide over the rest
-    of the training, ``skips`` those of a step that leave something out, each with whether one process that finds it so
-    is enough. ``summed`` are losses at a backward pass that are sums over a batch, ``counted`` those that are means
-    over what counts in one. ``loggers`` are the libraries by which it logs messages. ``owner`` is Accelerate's object,
-    which wraps and shares out: ``unwraps`` are models whose weights are then saved or loaded.
+    each file, and what follows it. ``shared`` is what is called of the models of which each process computes its rows
+    (``normed``: they have batch normalisation); ``copied`` are calls of
+    ``DataParallel``. ``models`` and ``loaders`` are those of a training whose data are
+    shared out, ``apart`` the generators of which each process then has its own. ``made`` is what is called by one
+    process for all, ``fetching`` what is called by one first; ``listed`` are sets that all go through in one order.
+    ``opened`` are the names of files that are written (``settled``: in statements behind which they may be read), ``receivers`` paths that open themselves, ``writers`` calls that
+    make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` progress bars, ``contexts`` those
+    that log while a block runs. ``on_one_gpu`` are calls that read what was saved to one GPU. ``indexed`` are literals
+    that name one GPU, each with what it becomes. ``unseeded`` are the generators that nobody seeds, ``decisions``
+    expressions that decide over the rest of the training, where processes may differ. ``loggers`` are the libraries by
+    which it logs messages. ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose
+    weights are then saved or loaded.
     """
 
     setup: Site
     imports: tuple[tuple[Site, Site], ...]
     loop: Site
     models: tuple[Wrapped, ...] = ()
-    copied: tuple[Copied, ...] = ()
+    copied: tuple[Site, ...] = ()
     loaders: tuple[Divided, ...] = ()
-    beside: tuple[Beside, ...] = ()
-    drawn: tuple[Drawn, ...] = ()
     totals: tuple[Totals, ...] = ()
-    once: tuple[tuple[Site, Site], ...] = ()
-    narrowed: tuple[tuple[Site, Site], ...] = ()
+    shared: tuple[Site, ...] = ()
+    normed: bool = False
+    made: tuple[Site, ...] = ()
+    listed: tuple[Site, ...] = ()
+    fetching: tuple[Site, ...] = ()
+    settled: tuple[Site, ...] = ()
     opened: tuple[Site, ...] = ()
     receivers: tuple[Site, ...] = ()
     writers: tuple[Site, ...] = ()
     disabled: tuple[Site, ...] = ()
     bars: tuple[Site, ...] = ()
     contexts: tuple[Site, ...] = ()
-    downloads: tuple[tuple[Site, Site], ...] = ()
-    loads: tuple[Site, ...] = ()
     on_one_gpu: tuple[Site, ...] = ()
-    fetched: tuple[Site, ...] = ()
     indexed: tuple[tuple[Site, str], ...] = ()
-    sizes: tuple[Site, ...] = ()
     unseeded: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     decisions: tuple[Site, ...] = ()
-    skips: tuple[tuple[Site, bool], ...] = ()
-    summed: tuple[Summed, ...] = ()
-    lengths: tuple[Site, ...] = ()
-    counted: tuple[Counted, ...] = ()
     owner: Site | None = None
     unwraps: tuple[Site, ...] = ()
     loggers: tuple[str, ...] = ()

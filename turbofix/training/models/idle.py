@@ -13,7 +13,7 @@ from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.training.objects import Layers, layers_of
 
-_LEARNING = regex(r"torch\.nn\.(\w*(Linear|Conv|Embedding|BatchNorm|LSTM|GRU|RNN|Attention|Transformer)\w*|PReLU)")
+LEARNING = regex(r"torch\.nn\.(\w*(Linear|Conv|Embedding|BatchNorm|LSTM|GRU|RNN|Attention|Transformer)\w*|PReLU)")
 _OF_DATA = regex(r"\.any\(|numel\(|\.sum\(|nonzero")
 _LAYER = regex(r"^self\.\w+|expert|layer")
 _WITH_POOLER = regex(r"transformers\.(Auto|Bert|Roberta|XLMRoberta|Albert|Camembert|Ernie)Model\b")
@@ -88,7 +88,7 @@ def _learns(value: Value) -> bool:
     layers = Layers()
     for each in flatten(value, 4):
         layers_of(each, layers)
-    return any(_LEARNING.fullmatch(each.qualname) for each in layers.parts)
+    return any(LEARNING.fullmatch(each.qualname) for each in layers.parts)
 
 
 def _read(analysis: Analysis) -> frozenset[tuple[str, ast.ClassDef | None]]:

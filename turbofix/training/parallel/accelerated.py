@@ -47,7 +47,6 @@ def accelerated(
         decisions=tuple(decisions(analysis, records)),
         unwraps=tuple(dict.fromkeys(_states(analysis, [*analysis.execution.modules.values()]))),
         indexed=(),
-        loads=(),
     )
 
 

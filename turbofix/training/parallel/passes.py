@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from turbofix.dataflow.accumulators import given
 from turbofix.dataflow.questions import Analysis
@@ -14,7 +14,6 @@ from turbofix.domain.values import Made, Value, flatten, members
 from turbofix.source.names import dotted, loaded, stored
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
-from turbofix.training.model import Summed
 from turbofix.training.parallel.sharing import value_of
 from turbofix.training.steps.acts import loss_expression
 
@@ -22,12 +21,11 @@ _COMPUTING = frozenset(("len", "sum", "max", "min", "float", "int", "round", "me
 
 
 class Pass:
-    """One such loop. ``summed`` are its losses that are sums over a batch."""
+    """One such loop."""
 
-    def __init__(self, analysis: Analysis, record: LoopRecord, summed: Collection[Summed] = ()) -> None:
+    def __init__(self, analysis: Analysis, record: LoopRecord) -> None:
         facts, loop, module = analysis.facts, record.node, record.module
         self.analysis, self.module, self.node = analysis, module, loop
-        self.summed, self.scaled = bool(summed), {each.name for each in summed if each.at is not None}
         backward = [event for event in facts.events_in(loop) if event.kind == "backward"]
         self.trains, lost = bool(backward), [loss_expression(analysis, event) for event in backward]
         self.losses = {dotted(each) for each in lost if each is not None} - {None}

@@ -141,11 +141,10 @@ class _Stages:
             raise self.refuse(f"`{mixing[0].rpartition('.')[2]}` does not see samples one by one", model.site)
 
     def _run_with(self, read: ast.Name, together: Parallel) -> Site | None:
-        """The first of the statements that one process executes, which a name is read in."""
-        around = [read, *self.places.ancestors(read, self.module)]
-        sites = [self.places.site(each, self.module) for each in around if isinstance(each, ast.stmt)]
-        runs = (first for first, last in together.once if any(first <= each <= last for each in sites))
-        return next(runs, None)
+        """The statement in which a name is read for what one process does for all."""
+        site = self.places.site(self._statement(read), self.module)
+        lines = (each.line for each in together.made if each.path == site.path)
+        return site if any(site.line <= line <= site.end_line for line in lines) else None
 
     def _call(self, site: Site | None) -> ast.Call:
         for call in every(ast.Call, self.module.tree):

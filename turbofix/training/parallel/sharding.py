@@ -20,8 +20,8 @@ from turbofix.source.site import Site
 from turbofix.training.model import Hazard, Loaded, Model, Optimizer, Saved, Sharding, Wrap
 from turbofix.training.objects import models_in, outermost
 from turbofix.training.optimizers.optimizer import parameter_owners
-from turbofix.training.parallel.once import last_import
 from turbofix.training.parallel.sharing import value_of
+from turbofix.training.parallel.start import last_import
 from turbofix.training.parallel.wrapping import is_normed
 from turbofix.training.steps.acts import optimizers_in
 from turbofix.training.steps.reductions import PARALLEL

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import itertools
+from collections.abc import Iterable
 
 from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
@@ -14,7 +16,6 @@ from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
-from turbofix.training.parallel.once import last_import
 from turbofix.training.parallel.sharing import value_of
 from turbofix.training.script import is_guard
 
@@ -100,3 +101,20 @@ def _calls(analysis: Analysis, call: ast.Call, module: ModuleFile, function: ast
     """Whether a call is one of this very function."""
     held = members(value_of(analysis, call.func, module))
     return any(isinstance(each, Function) and each.node is function for each in held)
+
+
+def last_import(module: ModuleFile) -> tuple[ast.stmt, ast.stmt] | None:
+    """The last import of a file's own level, behind which a name can be set, and the statement that follows it."""
+    known: tuple[ast.stmt, ast.stmt] | None = None
+    for each, following in itertools.pairwise(module.tree.body):
+        if isinstance(each, (ast.Import, ast.ImportFrom)):
+            known = each, following
+        elif isinstance(each, (*FUNCTIONS, ast.ClassDef)):
+            break
+    return known
+
+
+def last_imports(analysis: Analysis, modules: Iterable[ModuleFile]) -> tuple[tuple[Site, Site], ...]:
+    """The same of each file that has one."""
+    places, found = analysis.facts.places, ((module, last_import(module)) for module in modules)
+    return tuple((places.site(each[0], module), places.site(each[1], module)) for module, each in found if each)

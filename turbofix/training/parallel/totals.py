@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from turbofix.dataflow.questions import Analysis
@@ -11,7 +11,7 @@ from turbofix.domain.trace import LoopRecord
 from turbofix.domain.values import Host, Mapping, Sequence, Tensor
 from turbofix.source.names import dotted, loaded
 from turbofix.source.nodes import walk
-from turbofix.training.model import Figure, Summed, Totals
+from turbofix.training.model import Figure, Totals
 from turbofix.training.parallel.meters import figure_of, meters
 from turbofix.training.parallel.passes import Pass, is_entry, root
 
@@ -19,12 +19,9 @@ _AS_IT_IS = frozenset(("item", "detach", "cpu", "float", "data", "numpy", "tolis
 _OF_SAMPLES = frozenset(("batch", "input", "output", "maybe_output", "prediction"))
 
 
-def totals(analysis: Analysis, record: LoopRecord, summed: Collection[Summed] = ()) -> Totals | None:
-    """The sums and lists of a loop over a share of the data that something reads behind it.
-
-    ``summed`` are its losses that are sums over a batch: by their names they are then as large as that of all.
-    """
-    loop = Pass(analysis, record, summed)
+def totals(analysis: Analysis, record: LoopRecord) -> Totals | None:
+    """The sums and lists of a loop over a share of the data that something reads behind it."""
+    loop = Pass(analysis, record)
     if loop.gathers():
         return None
     counted: dict[str, Figure] = {}
@@ -97,15 +94,12 @@ def _last(loop: Pass) -> Iterator[Figure]:
             continue
         name, value = node.targets[0].id, node.value
         if _is_loss(loop, value) and name not in loaded(value) and loop.reaches(node.targets[0]):
-            mean = not loop.summed or bool(loop.scaled & {name, *loaded(value)})
-            found = figure_of(name, "number", loop.value(value), mean)
+            found = figure_of(name, "number", loop.value(value), mean=True)
             yield from () if found.unsure else (found,)
 
 
 def _is_mean(loop: Pass, text: str, value: ast.expr) -> bool:
     """Whether of what is counted each process has a mean over its batches, and no part of the whole."""
-    if _is_loss(loop, value) and loop.summed:
-        return bool(loop.scaled & loaded(value))
     return _is_loss(loop, value) or _is_divided_by_batches(loop, text)
 
 

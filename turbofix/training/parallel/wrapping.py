@@ -14,7 +14,7 @@ from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
-from turbofix.domain.values import Bound, Class, Instance, Made, Opaque, members
+from turbofix.domain.values import Class, Instance, Made, Opaque, members
 from turbofix.records import dataclass
 from turbofix.regex import regex
 from turbofix.source.answers import every
@@ -22,11 +22,10 @@ from turbofix.source.names import dotted, parameters, reads_of, stored
 from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
-from turbofix.training.model import Copied, Hazard, Model, Step, Wrapped
+from turbofix.training.model import Hazard, Model, Step, Wrapped
 from turbofix.training.models.idle import has_idle_layers
 from turbofix.training.objects import Layers, layers_of, method_calls, models_in, outermost
-from turbofix.training.optimizers.optimizer import parts_of
-from turbofix.training.steps.acts import creates_graph, is_module_class
+from turbofix.training.steps.acts import creates_graph
 from turbofix.training.steps.discarded import is_updated_by
 from turbofix.training.steps.regions import surely_no_grad
 
@@ -35,8 +34,6 @@ _SAFE = frozenset(
     ("train", "eval", "parameters", "named_parameters", "zero_grad", "requires_grad_", "forward", "module", "modules")
 )
 """What a wrapper answers as its module does."""
-_CALLS = frozenset(("forward", "module", "modules", "named_parameters"))
-"""Of these, what one that calls another method does not."""
 _NORMED = regex(
     r"BatchNorm|^(wide_)?res(net|next)\d|^(efficientnet|densenet|mobilenet|regnet|mnasnet|shufflenet|inception|googlenet)"
     r"|^vgg\d+_bn|^(deeplab|fcn|lraspp|fasterrcnn|maskrcnn|retinanet|timm|smp|segmentation_models_pytorch)"
@@ -51,10 +48,6 @@ class NotWrapped(Exception):  # noqa: N818  (an outcome, not an error)
     def __init__(self, why: str, site: Site) -> None:
         super().__init__(why)
         self.hazard = Hazard(why, site)
-
-
-class Unfit(NotWrapped):
-    """What nothing that is written beside it could help, either."""
 
 
 @dataclass(eq=False)
@@ -74,113 +67,38 @@ class _Anchor:
 
 @dataclass(frozen=True)
 class _Use:
-    """A call of a model in a step: ``func`` is what is called, in these frames; ``method`` one of the model's own."""
+    """A call of a model in a step: ``func`` is what is called, in these frames."""
 
     model: Made | Instance | Opaque
     func: ast.expr
     frames: tuple[Frame, ...]
-    method: str = ""
 
 
-def wrapped(
-    analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...], *, copied: bool = False
-) -> Iterator[Wrapped]:
-    """The models that steps train (``copied``: those too that one process may copy). Raises NotWrapped."""
+def wrapped(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> Iterator[Wrapped]:
+    """The models that steps train, where a wrapper sees all their calls. Raises NotWrapped."""
     facts = analysis.facts
     found: dict[Site, list[_Use]] = {}
-    forwards = outermost(analysis, facts.of("forward"))
-    for event in forwards:
-        loop = next(
-            (each.node for each in facts.loops(event) if _trains(analysis, each.node, each.module, steps)), None
-        )
+    for event in outermost(analysis, facts.of("forward")):
+        loop = next((each.node for each in facts.loops(event) if trains(analysis, each.node, each.module, steps)), None)
         above = facts.places.parent(event.node, event.module)
         detached = isinstance(above, ast.Attribute) and above.attr in ("detach", "data")
         if loop is None or detached or surely_no_grad(event):
             continue
-        through = next(method_calls(analysis, event, loop), None)
-        if through is None:
-            _refuse_other_names(analysis, event, loop)
-        for value in (through[0],) if through is not None else models_in(event.receiver):
+        if next(method_calls(analysis, event, loop), None) is not None:
+            raise NotWrapped("a method of it is called past what wraps it", facts.site(event))
+        for value in models_in(event.receiver):
             site = facts.origin_site(value.origin)
             if site is None or not is_updated_by(analysis, event, value):
                 continue
-            use = _by_method(analysis, event, *through) if through is not None else _as_such(analysis, event, value)
-            found.setdefault(site, []).append(use)
+            if not isinstance(event.node, ast.Call):
+                raise NotWrapped("it is called in a way that was not followed", facts.site(event))
+            found.setdefault(site, []).append(_Use(value, event.node.func, facts.frames(event)))
     known = {each.site: each for each in models}
     for site in _parts(found):  # what gets its gradients beside the whole is reduced with it
         del found[site]
     for site, uses in found.items():
-        model, method = known.get(site), next((each.method for each in uses if each.method), "")
-        if method:
-            _refuse_two(analysis, [one for others in found.values() for one in others if _overlap(one, uses[0])])
-            uses += [*_elsewhere(analysis, forwards, uses)]
-            if model is None or model.wrapped is not None:
-                raise NotWrapped(f"`{method}` of it is called past what wraps it", site)
-        if model is not None and (model.wrapped is None or (copied and model.wrapped == COPYING)):
-            yield from _wrapped(analysis, model, uses, method)
-
-
-def _as_such(analysis: Analysis, event: Event, model: Made | Instance | Opaque) -> _Use:
-    if not isinstance(event.node, ast.Call):
-        raise NotWrapped("it is called in a way that was not followed", analysis.facts.site(event))
-    return _Use(model, event.node.func, analysis.facts.frames(event))
-
-
-def _by_method(
-    analysis: Analysis, event: Event, model: Instance, func: ast.Attribute, frames: tuple[Frame, ...]
-) -> _Use:
-    """A call by a method of the model's own. Raises NotWrapped where that cannot become the one that a wrapper sees."""
-    facts, named = analysis.facts, f"`{ast.unparse(func)}`"
-    site = facts.places.site(func, frames[-1].module)
-    if any(each.function is not None and each.function.cls in model.cls.mro() for each in frames):
-        raise NotWrapped(f"{named} is called by another method of the model, which goes through the batches", site)
-    parts = {id(each) for each in parts_of(model)}
-    if any(id(each) not in parts for each in models_in(event.receiver)):
-        raise NotWrapped(f"{named} computes with `{value_name(event)}`, which is not seen to be a part of it", site)
-    for each in facts.of("backward", "step"):
-        if any(isinstance(one.call, ast.Call) and one.call.func is func for one in facts.frames(each)):
-            raise NotWrapped(f"{named} goes backward by itself, before a wrapper knows that it is called", site)
-    return _Use(model, func, frames, func.attr)
-
-
-def _refuse_other_names(analysis: Analysis, event: Event, loop: ast.AST) -> None:
-    """Raise NotWrapped where a model's own method is called by another name: ``compute = model.loss``."""
-    frames = analysis.facts.frames(event)
-    for index in range(len(frames) - len(analysis.facts.frames_within(event, loop)) + 1, len(frames)):
-        call = frames[index].call
-        if not isinstance(call, ast.Call):
-            continue
-        for each in members(analysis.facts.evaluate(call.func, frames[:index])):
-            if isinstance(each, Bound) and isinstance(each.receiver, Instance) and is_module_class(each.receiver):
-                why = f"`{ast.unparse(call.func)}` is a model's own method, of which a wrapper sees nothing"
-                raise NotWrapped(why, analysis.facts.places.site(call, frames[index - 1].module))
-
-
-def _overlap(one: _Use, other: _Use) -> bool:
-    """Whether two calls are of one model, or of models that have parts in common."""
-    return not {id(each) for each in parts_of(one.model)}.isdisjoint(map(id, parts_of(other.model)))
-
-
-def _refuse_two(analysis: Analysis, uses: list[_Use]) -> None:
-    """Raise NotWrapped where steps call a model, or parts of it, in more than one way."""
-    names = dict.fromkeys(ast.unparse(each.func) for each in uses)
-    if len({(each.method, analysis.facts.origin_site(each.model.origin)) for each in uses}) > 1:
-        told = " and ".join(f"`{text}`" for text in names)
-        why = f"steps call {told}: a wrapper has to see all that gets a gradient in one call"
-        raise NotWrapped(why, analysis.facts.places.site(uses[0].func, uses[0].frames[-1].module))
-
-
-def _elsewhere(analysis: Analysis, forwards: list[Event], uses: list[_Use]) -> Iterator[_Use]:
-    """The other ways to the same calls, of evaluations, which then go by the wrapped one as well."""
-    funcs, origin = {id(each.func) for each in uses}, analysis.facts.origin_site(uses[0].model.origin)
-    for event in forwards:
-        for model, func, frames in method_calls(analysis, event, None):
-            if id(func) not in funcs:
-                continue
-            if analysis.facts.origin_site(model.origin) != origin:
-                why = f"`{ast.unparse(func)}` is a call of another model as well"
-                raise NotWrapped(why, analysis.facts.places.site(func, frames[-1].module))
-            yield _Use(model, func, frames, func.attr)
+        if (model := known.get(site)) is not None and model.wrapped is None:
+            yield from _wrapped(analysis, model, uses)
 
 
 def _parts(found: dict[Site, list[_Use]]) -> list[Site]:
@@ -196,12 +114,7 @@ def _parts(found: dict[Site, list[_Use]]) -> list[Site]:
     return [site for site in found if any(own[site] & seen for other, seen in inside.items() if other != site)]
 
 
-def value_name(event: Event) -> str:
-    """What is called in a forward pass, in the words of the text."""
-    return ast.unparse(event.node.func) if isinstance(event.node, ast.Call) else "the model"
-
-
-def _trains(analysis: Analysis, node: ast.AST, module: ModuleFile, steps: tuple[Step, ...]) -> bool:
+def trains(analysis: Analysis, node: ast.AST, module: ModuleFile, steps: tuple[Step, ...]) -> bool:
     site = analysis.facts.places.site(node, module)
     return any(step.loop.site == site for step in steps)
 
@@ -238,7 +151,7 @@ def _differentiated_again(analysis: Analysis) -> set[Site]:
     return {each for each in sites if each is not None}
 
 
-def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -> Iterator[Wrapped]:
+def _wrapped(analysis: Analysis, model: Model, calls: list[_Use]) -> Iterator[Wrapped]:
     """A model, wrapped in front of each loop that no other one's wrapping comes before."""
     places = analysis.facts.places
     anchors = [_anchor(analysis, each) for each in calls]
@@ -263,7 +176,7 @@ def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -
         unwraps = {
             places.site(read, given[-1]): None
             for given in each.given
-            for read in _needing_itself(analysis, given, handed, by_method=bool(method))
+            for read in _needing_itself(analysis, given, handed)
         }
         yield Wrapped(
             model.site,
@@ -275,7 +188,6 @@ def _wrapped(analysis: Analysis, model: Model, calls: list[_Use], method: str) -
             tuple(sorted(unwraps)),
             is_normed(analysis, model),
             has_idle_layers(analysis, (one.model for one in calls)),
-            method,
         )
 
 
@@ -308,7 +220,7 @@ def beside(text: str) -> str:
 def _anchor(analysis: Analysis, use: _Use) -> _Anchor:
     """Where the model that a call takes has its name."""
     func = use.func
-    if isinstance(func, ast.Attribute) and (use.method or func.attr == "forward"):
+    if isinstance(func, ast.Attribute) and func.attr == "forward":
         return _named(analysis, func.value, use.frames, func)
     return _named(analysis, func, use.frames, func)
 
@@ -421,9 +333,7 @@ def _sets(method: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> bool:
     )
 
 
-def _needing_itself(
-    analysis: Analysis, given: tuple[ast.AST, str, ModuleFile], taken: set[Site], *, by_method: bool
-) -> Iterator[ast.AST]:
+def _needing_itself(analysis: Analysis, given: tuple[ast.AST, str, ModuleFile], taken: set[Site]) -> Iterator[ast.AST]:
     """The reads of a parameter which a wrapper cannot serve: its own methods, and where it is handed on."""
     places, (function, name, module) = analysis.facts.places, given
     for read in reads_of(name, function):
@@ -431,59 +341,17 @@ def _needing_itself(
         while isinstance(whole, ast.Attribute):
             whole = whole.value  # type: ignore[assignment]
         above = places.parent(whole, module)
-        if places.site(whole, module) in taken:
-            continue
-        if isinstance(above, ast.Attribute) and above.attr in (_SAFE - _CALLS if by_method else _SAFE):
-            continue
-        if isinstance(above, ast.Call) and above.func is whole and not by_method:
-            continue
-        yield whole
+        served = isinstance(above, ast.Attribute) and above.attr in _SAFE
+        called = isinstance(above, ast.Call) and above.func is whole
+        if places.site(whole, module) not in taken and not served and not called:
+            yield whole
 
 
-def copied(analysis: Analysis, models: tuple[Model, ...]) -> Iterator[Copied]:
-    """The models that ``DataParallel`` copies to several GPUs of one process. Raises NotWrapped."""
-    places = analysis.facts.places
-    wraps = [*analysis.facts.of("wrap"), *(each for each in analysis.facts.dead if each.kind == "wrap")]
-    done: set[Site] = set()
-    for event in wraps:
-        site = analysis.facts.site(event)
-        if event.name != COPYING or not isinstance(event.node, ast.Call) or site in done:
-            continue
-        done.add(site)
-        given = event.arguments.get("module", 0) if event.arguments is not None else None
-        if given is None or given.node is None:
-            raise NotWrapped("what `DataParallel` wraps is not written in its call", site)
-        tests = []
-        for above in places.ancestors(event.node, event.module):
-            if isinstance(above, (*FUNCTIONS, ast.Module, ast.ClassDef)):
-                break
-            if isinstance(above, (ast.If, ast.IfExp)):
-                inside = above.body if isinstance(above.body, list) else [above.body]
-                if not any(event.node is each for block in inside for each in walk(block)):
-                    raise NotWrapped("`DataParallel` stands in the other branch of a test", site)
-                tests.append(places.site(above.test, event.module))
-        sites = {analysis.facts.origin_site(each.origin) for each in models_in(event.receiver)}
-        own = [each for each in models if each.site in sites]
-        before = [
-            each
-            for each in analysis.facts.of("transfer")
-            if each.order < event.order and {id(one) for one in models_in(each.receiver)} & _ids(event)
-        ]
-        yield Copied(
-            site,
-            places.site(given.node, event.module),
-            tuple(tests),
-            not before,
-            any(is_normed(analysis, each) for each in own),
-            has_idle_layers(analysis, models_in(event.receiver)),
-            bool(tests) and not _unwraps(analysis),
-        )
-
-
-def _unwraps(analysis: Analysis) -> bool:
-    """Whether the program asks a wrapper for what it wraps."""
-    trees = [module.tree for module in analysis.execution.modules.values()]
-    return any(each.attr == "module" for tree in trees for each in every(ast.Attribute, tree))
+def copied(analysis: Analysis) -> Iterator[Site]:
+    """The calls of ``DataParallel``, which copies a model to several GPUs of one process."""
+    for event in [*analysis.facts.of("wrap"), *(each for each in analysis.facts.dead if each.kind == "wrap")]:
+        if event.name == COPYING and isinstance(event.node, ast.Call):
+            yield analysis.facts.site(event)
 
 
 def _ids(event: Event) -> set[int]:

@@ -1,0 +1,217 @@
+"""What one process does for all that run the same script: it writes files, fetches data and reads the clock.
+
+All processes come by each of these calls, so a call itself is what one of them makes: the others wait for it, and have
+what it returns. Whatever stands around it is done by all, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.dataflow.questions import Analysis
+from turbofix.domain.scopes import ModuleFile
+from turbofix.domain.values import Const, Sequence, members
+from turbofix.library.tables import BARS, NAMES
+from turbofix.regex import regex
+from turbofix.source.answers import every
+from turbofix.source.names import dotted, reads_of
+from turbofix.source.nodes import walk
+from turbofix.source.places import COMPREHENSIONS, FUNCTIONS
+from turbofix.source.site import Site
+from turbofix.training.parallel.sharing import value_of
+from turbofix.training.parallel.ways import on_the_way
+from turbofix.training.parallel.wrapping import NotWrapped
+from turbofix.training.script import is_guard
+
+_BARS = BARS | NAMES["progress"]
+_OPENS = frozenset(("builtins.open", "io.open", "logging.FileHandler", "logging.handlers.RotatingFileHandler"))
+_READS = frozenset(("numpy.load", "torch.load", "pandas.read_csv", "joblib.load", "pandas.read_json"))
+_OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "collate_fn"))
+_MOVING = frozenset(("replace", "rename", "unlink", "rmdir", "touch"))
+_MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
+_SHOWS = regex(r"print|info|debug|warn|log|write|echo|describ|desc")
+_WRITING_MODES = frozenset("wax")
+_IN_ORDER = frozenset(("list", "enumerate", "tuple", "iter", "zip"))
+_NO_ORDER = frozenset(("sorted", "len", "sum", "max", "min", "set", "any", "all"))
+_TEXTS = regex(r"word|token|char|text|label|class|name|vocab|path|file|tag|user|item")
+
+
+class Files:
+    """The calls of a program's files that one process makes, or makes otherwise than the other ones."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis, self.places = analysis, analysis.facts.places
+        self.made: dict[Site, None] = {}  # what is called
+        self.listed: dict[Site, None] = {}  # sets, whose order differs from process to process
+        self.opened: dict[Site, None] = {}
+        self.receivers: dict[Site, None] = {}
+        self.writers: dict[Site, None] = {}
+        self.disabled: dict[Site, None] = {}
+        self.bars: dict[Site, None] = {}
+        self.contexts: dict[Site, None] = {}
+        self.fetching: dict[Site, None] = {}  # what makes a data set, and fetches its files
+        self.settled: dict[Site, None] = {}  # statements that write a file which something reads
+        self.read: list[ast.AST] = []
+        self.written: list[tuple[ast.stmt, ModuleFile, ast.AST]] = []
+        entry = analysis.execution.entry
+        self.guarded = any(isinstance(each, ast.If) and is_guard(each) for each in entry.tree.body)
+        scopes = on_the_way(analysis)
+        loops = [analysis.facts.loops(each) for each in analysis.facts.of("backward")]
+        stepping = {id(each.node) for some in loops for each in some[-1:]}
+        for module in analysis.execution.modules.values():
+            for call in every(ast.Call, module.tree):
+                scope = self.places.scope(call, module)
+                if id(scope) in scopes and not _is_of_each(scope):
+                    above = {id(each) for each in self.places.ancestors(call, module)}
+                    self._look(call, module, steps=bool(above & stepping))
+            for site in self._unordered(module):
+                self.listed[site] = None
+        for statement, module, path in self.written:
+            if any(_may_be_one(path, each) for each in self.read):
+                self.settled[self.places.site(statement, module)] = None
+
+    def _look(self, call: ast.Call, module: ModuleFile, *, steps: bool) -> None:
+        name = self.analysis.facts.offered(call.func, module) or ""
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        site, func = self.places.site(call, module), self.places.site(call.func, module)
+        parent = self.places.parent(call, module)
+        if name in NAMES["asks_user"]:
+            raise NotWrapped("it asks its user, and each process would", site)
+        if name in _BARS and name.startswith(("tqdm", "rich", "accelerate")):  # which `disable` turns off
+            self.bars[site] = None
+        elif name in NAMES["makes_writer"]:
+            self.writers[site] = None
+        elif name in NAMES["disabled_by_mode"]:
+            self.disabled[site] = None
+        elif name in _OPENS or (not name and method == "open"):
+            if name.startswith("logging") or self._mode(call, module) & _WRITING_MODES:
+                self._open(call, module, name)
+            elif not steps:
+                self.read += call.args[:1] if name else [call.func]
+        elif name in _READS or (not name and method in ("read_text", "read_bytes")):
+            self.read += call.args[:1] if name else [call.func]
+        elif name in NAMES["writes"] and isinstance(parent, ast.withitem):
+            self.contexts[site] = None
+        elif name in ("os.mkdir", "os.makedirs") or (not name and method == "mkdir"):
+            if not any(each.arg == "exist_ok" and _is_on(each.value) for each in call.keywords):
+                self._make(call, module)
+        elif name in NAMES["writes"] or name in NAMES["fetches"] or (not name and method in NAMES["writing_methods"]):
+            self._make(call, module)
+        elif (not name and _moves(call, parent)) or (
+            name in NAMES["clock"] and not steps and self._tells(call, module)
+        ):
+            self.made[func] = None
+        elif _downloads(call):
+            self._refuse_early(call, module)
+            self.fetching[func] = None
+
+    def _make(self, call: ast.Call, module: ModuleFile) -> None:
+        self._refuse_early(call, module)
+        self.made[self.places.site(call.func, module)] = None
+
+    def _refuse_early(self, call: ast.Call, module: ModuleFile) -> None:
+        """Raise NotWrapped where a file writes as it is imported."""
+        if self.places.scope(call, module) is not module.tree:
+            return
+        guarded = any(is_guard(each) for each in self.places.ancestors(call, module))
+        if module is not self.analysis.execution.entry or (self.guarded and not guarded):
+            why = "it writes files as it is imported, before the processes know of each other"
+            raise NotWrapped(why, self.places.site(call, module))
+
+    def _tells(self, call: ast.Call, module: ModuleFile) -> bool:
+        """Whether a call reads the clock for more than to measure or to print: for a name, a seed, a decision."""
+        name, parent = self.analysis.facts.offered(call.func, module) or "", self.places.parent(call, module)
+        if len(call.args) > name.endswith("strftime") and not name.startswith("datetime"):
+            return False  # it writes out a time that it is given
+        below: ast.AST = call
+        for above in self.places.ancestors(call, module):
+            if isinstance(above, ast.stmt):
+                if isinstance(above, (ast.If, ast.While)) and below is above.test:
+                    return True
+                if isinstance(above, ast.Expr) and _SHOWS.search(ast.unparse(above).partition("(")[0]):
+                    return False
+                break
+            below = above
+        if name == "time.time":
+            while isinstance(parent, ast.BinOp) and not isinstance(parent.op, ast.Sub):
+                parent = self.places.parent(parent, module)
+            return isinstance(parent, (ast.Call, ast.FormattedValue))
+        return not self._is_start(parent, module)
+
+    def _is_start(self, parent: ast.AST | None, module: ModuleFile) -> bool:
+        """Whether a time is kept, or taken, for the difference to another one."""
+        target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+        if isinstance(target, ast.Name):
+            reads: list[ast.AST] = [*reads_of(target.id, self.places.scope(target, module))]
+        elif isinstance(target, ast.Attribute):
+            named = [each for each in every(ast.Attribute, module.tree) if dotted(each) == dotted(target)]
+            reads = [each for each in named if isinstance(each.ctx, ast.Load)]
+        if isinstance(target, (ast.Name, ast.Attribute)):
+            return all(isinstance(self.places.parent(each, module), ast.BinOp) for each in reads)
+        return isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Sub)
+
+    def _mode(self, call: ast.Call, module: ModuleFile) -> set[str]:
+        """The letters of all modes in which a file may be opened."""
+        at = 0 if isinstance(call.func, ast.Attribute) else 1
+        told = next((each.value for each in call.keywords if each.arg == "mode"), None)
+        given = call.args[at] if len(call.args) > at else told
+        held = members(value_of(self.analysis, given, module)) if given is not None else ()
+        return {letter for each in held if isinstance(each, Const) for letter in str(each.value)}
+
+    def _open(self, call: ast.Call, module: ModuleFile, name: str) -> None:
+        """A file that is written: the other processes write into nothing."""
+        statement = self.places.statement(call, module)
+        if isinstance(statement, (ast.With, ast.Expr)) and not name.startswith("logging"):
+            path = call.func.value if isinstance(call.func, ast.Attribute) and name not in _OPENS else call.args[0]
+            self.written.append((statement, module, path))
+        if name in _OPENS:
+            given = [*call.args[:1], *(each.value for each in call.keywords if each.arg in ("file", "filename"))]
+            for each in given[:1]:
+                self.opened[self.places.site(each, module)] = None
+        elif isinstance(call.func, ast.Attribute):
+            self.receivers[self.places.site(call.func.value, module)] = None
+
+    def _unordered(self, module: ModuleFile) -> Iterator[Site]:
+        """The sets of texts that are gone through in their own order."""
+        calls = [each for each in every(ast.Call, module.tree) if dotted(each.func) in _IN_ORDER and each.args]
+        given = [(call.args[0], self.places.parent(call, module)) for call in calls]
+        given += [(loop.iter, None) for loop in every(ast.For, module.tree)]
+        made = [each for kind in COMPREHENSIONS for each in every(kind, module.tree)]
+        given += [
+            (one.iter, self.places.parent(each, module)) for each in made for one in getattr(each, "generators", ())
+        ]
+        for node, above in given:
+            if isinstance(above, ast.Call) and dotted(above.func) in _NO_ORDER:
+                continue
+            held = members(value_of(self.analysis, node, module))
+            is_set = bool(held) and all(isinstance(each, Sequence) and each.kind == "set" for each in held)
+            if is_set and _TEXTS.search(ast.unparse(node).lower()):
+                yield self.places.site(node, module)
+
+
+def _may_be_one(written: ast.AST, read: ast.AST) -> bool:
+    """Whether two expressions may name one file: not where each has texts of its own."""
+    one, other = ({each.value for each in walk(node) if isinstance(each, ast.Constant)} for node in (written, read))
+    return not one or not other or bool(one & other)
+
+
+def _is_of_each(scope: ast.AST) -> bool:
+    """Whether each process needs what a function writes: in a folder for the moment, or as part of its data."""
+    name = getattr(scope, "name", "")
+    return name in _OF_DATA or (isinstance(scope, FUNCTIONS) and _MOMENTARY.search(ast.unparse(scope)) is not None)
+
+
+def _moves(call: ast.Call, parent: ast.AST | None) -> bool:
+    """Whether a path moves or removes itself: of a text, nobody would leave the result."""
+    alone = isinstance(parent, ast.Expr) and not any(each.arg == "inplace" for each in call.keywords)
+    return alone and isinstance(call.func, ast.Attribute) and call.func.attr in _MOVING
+
+
+def _is_on(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and bool(node.value)
+
+
+def _downloads(call: ast.Call) -> bool:
+    given = [each.value for each in call.keywords if each.arg == "download"]
+    return any(not (isinstance(each, ast.Constant) and not each.value) for each in given)

@@ -1,0 +1,163 @@
+"""Which calls of models several processes share, that otherwise all do the same.
+
+Every process runs the script as it stands: the same batches, numbers and decisions. Of what a model computes each has
+its rows of the batch, and then those of all, as of a ``DataParallel`` over processes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.dataflow.questions import Analysis
+from turbofix.domain.trace import Event
+from turbofix.domain.values import Instance, Made, Opaque
+from turbofix.regex import regex
+from turbofix.source.nodes import walk
+from turbofix.source.site import Site
+from turbofix.training.model import Model, Step
+from turbofix.training.models.idle import LEARNING
+from turbofix.training.objects import Layers, layers_of, method_calls, models_in, outermost
+from turbofix.training.parallel.wrapping import NotWrapped, trains
+from turbofix.training.steps.discarded import is_updated_by
+from turbofix.training.steps.regions import surely_no_grad
+
+_SEQUENCES = regex(r"torch\.nn\.(LSTM|GRU|RNN|MultiheadAttention|Transformer(En|De)coder(Layer)?|Transformer)")
+_TURNED = regex(r"transpose\(0, 1|transpose\(1, 0|permute\(1, 0|\.t\(\)|\.T\b|\.view\(|reshape\(|rearrange\(")
+COMPARED = regex(
+    r"\b(\w+) @ \1\.(T\b|t\(\))|(mm|matmul)\((\w+), \4\.(T\b|t\(\)|transpose\(0, 1|transpose\(1, 0)|cdist\((\w+), \6\b"
+    r"|(\w+)\.unsqueeze\([01]\), \7\.unsqueeze\([01]\)"
+)
+"""What compares the samples of a batch with each other looks like."""
+_ACROSS = regex(r"\.(std|var|mean)\((dim=|axis=)?0\b|randperm\((\w+)\.(size\(0\)|shape\[0\])")
+"""What takes figures over a batch, or mixes it."""
+_PAIRED = regex(r"\b(?!self\b)\w+ @ (?!self\b)\w+\.(T\b|t\(\))")
+_COUNTED = regex(r"ignore_index=(?!-1\b)|reduction=['\"]sum")
+"""Losses that are no means over samples: of a model that computes its own, one that leaves out nothing has a -1."""
+_OWN_CALL = regex(r"\bself\.(\w+)\(")
+_UNPADDED = regex(r"pad_packed_sequence\((?![^()]*total_length)")
+_GROWS = r"self\.{name}\b[^=\n]*( = [^\n]*self\.{name}\b| [-+*/]= |\.(copy|add|mul|lerp|sub|div)_\()"
+"""What makes something of what it was before, and of a batch."""
+
+
+def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> tuple[Site, ...]:
+    """What is called of the models that steps train, there and elsewhere. Raises NotWrapped."""
+    facts = analysis.facts
+    forwards = facts.of("forward")
+    outer = outermost(analysis, forwards)
+    nodes = {id(each.node) for each in forwards}
+    inside = {id(each.node) for each in forwards if any(id(frame.call) in nodes for frame in facts.frames(each))}
+    trained: dict[Site, Made | Instance | Opaque] = {}
+    found: dict[Site, str] = {}  # what is called, and by which method
+    for event in outer:
+        loop = next((each.node for each in facts.loops(event) if trains(analysis, each.node, each.module, steps)), None)
+        if loop is None or surely_no_grad(event):
+            continue
+        held = [each for each in models_in(event.receiver) if is_updated_by(analysis, event, each) and _learns(each)]
+        sites = {facts.origin_site(each.origin): each for each in held}
+        if not held or id(event.node) in inside:
+            continue
+        trained.update({site: each for site, each in sites.items() if site is not None})
+        called = _called(analysis, event, loop)
+        if called is None:
+            raise NotWrapped("it is called in a way that was not followed", facts.site(event))
+        found[called[0]] = called[1]
+    if not found:
+        raise NotWrapped("no model is seen that its steps train", steps[0].loop.site)
+    _refuse(analysis, list(trained.values()), {"forward", *found.values()})
+    made = {each.site for each in models}
+    for event in outer:
+        known = {facts.origin_site(each.origin): each for each in models_in(event.receiver)}
+        beside = surely_no_grad(event) and set(known) <= made and all(map(_learns, known.values()))
+        if not known or id(event.node) in inside or not (beside or set(known) <= set(trained)):
+            continue
+        try:  # what is not trained is computed whole where it has to be
+            _refuse(analysis, [each for site, each in known.items() if site not in trained], {"forward"})
+        except NotWrapped:
+            continue
+        called = _called(analysis, event, None)
+        if called is not None:
+            found[called[0]] = called[1]
+    return tuple(sorted(found))
+
+
+def _called(analysis: Analysis, event: Event, loop: ast.AST | None) -> tuple[Site, str] | None:
+    """What is called, and what computes then: the model, or a method of it that calls its layers one by one."""
+    facts = analysis.facts
+    through = next(method_calls(analysis, event, loop), None)
+    if through is not None and all(isinstance(each, Made) and _is_layer(each) for each in models_in(event.receiver)):
+        _, func, frames = through
+        for each in facts.of("backward", "step"):
+            if any(isinstance(one.call, ast.Call) and one.call.func is func for one in facts.frames(each)):
+                raise NotWrapped("a method of the model goes backward, or takes a step, by itself", facts.site(each))
+        return facts.places.site(func, frames[-1].module), func.attr
+    if not isinstance(event.node, ast.Call):
+        return None
+    return facts.places.site(event.node.func, event.module), "forward"
+
+
+def _learns(model: Made | Instance | Opaque) -> bool:
+    """Whether it is a model, and no loss without parameters: what that makes of some rows says nothing of all."""
+    layers = Layers()
+    layers_of(model, layers)
+    known = isinstance(model, Instance) and layers.complete
+    own = any("Parameter(" in ast.unparse(each.node) for each in layers.own)
+    names = (*(each.qualname for each in layers.parts), *layers.bases)
+    return not known or own or any(map(LEARNING.fullmatch, names))
+
+
+def _is_layer(made: Made) -> bool:
+    return made.qualname.startswith("torch.nn.") and not made.qualname.endswith(("Sequential", "Transformer"))
+
+
+def _refuse(analysis: Analysis, models: list[Made | Instance | Opaque], called: set[str]) -> None:
+    """Raise NotWrapped where the rows of a batch are no samples, or are not computed each by itself."""
+    layers = Layers()
+    for each in models:
+        layers_of(each, layers)
+    places = analysis.facts.places
+    modules = {id(cls.node): cls for cls in layers.own}
+    texts = {key: ast.unparse(cls.node) for key, cls in modules.items()}
+    for key, cls in modules.items():
+        computed = _computing(cls.node, called)
+        across = COMPARED.search(computed) or _PAIRED.search(computed) or _ACROSS.search(computed)
+        if across is not None:
+            what = f"`{across[0].strip('.')}` in `{cls.node.name}`"
+            why = f"{what} goes over a batch, of which a process computes some rows"
+            raise NotWrapped(why, places.site(cls.node, cls.module))
+        if (loss := _COUNTED.search(computed)) is not None:
+            why = f"`{loss[0]}` in `{cls.node.name}` makes a loss of its rows that is no mean over samples"
+            raise NotWrapped(why, places.site(cls.node, cls.module))
+        if _UNPADDED.search(texts[key]):
+            why = "`pad_packed_sequence` without `total_length` pads to the longest of the rows that a process has"
+            raise NotWrapped(why, places.site(cls.node, cls.module))
+        for name in _buffers(cls.node):
+            if regex(_GROWS.format(name=name)).search(computed):
+                why = f"`{cls.node.name}` keeps figures of its batches in `{name}`: a process has some rows of each"
+                raise NotWrapped(why, places.site(cls.node, cls.module))
+    for each in layers.parts:
+        site = analysis.facts.origin_site(each.origin)
+        in_time = _SEQUENCES.fullmatch(each.qualname) and each.arguments.get("batch_first") is None
+        if in_time and site is not None and not any(_TURNED.search(text) for text in texts.values()):
+            raise NotWrapped("without `batch_first` its first dimension counts time, and no samples", site)
+
+
+def _computing(cls: ast.ClassDef, called: set[str]) -> str:
+    """The text of the methods through which a layer computes: those that are called, and what they call of it."""
+    methods = {each.name: ast.unparse(each) for each in cls.body if isinstance(each, ast.FunctionDef)}
+    waiting, found = [name for name in methods if name in called], dict[str, str]()
+    while waiting:
+        name = waiting.pop()
+        if name in methods and name not in found:
+            found[name] = methods[name]
+            waiting += _OWN_CALL.findall(methods[name])
+    return "\n".join(found.values())
+
+
+def _buffers(cls: ast.ClassDef) -> Iterator[str]:
+    """The names of what a layer keeps beside its parameters."""
+    for call in walk(cls):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(".register_buffer") and call.args:
+            name = call.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield name.value
