@@ -109,10 +109,16 @@ def $shared(model):
         seed = int($torch.randint(2**31, (), generator=$own))
         with $torch.random.fork_rng([$torch.cuda.current_device()] if $torch.cuda.is_available() else []):
             $torch.manual_seed(seed)
-            return $each_tensor(whole, model(*args, **kwargs))
+            answer = model(*args, **kwargs)
+@BUFFERS@        return $each_tensor(whole, answer)
 
     return called
 '''
+
+BUFFERS = """        if owner.training and not next(owner.parameters()).is_cuda:  # where nothing synchronises them
+            for buffer in owner.buffers():
+                $torch.distributed.broadcast(buffer, 0)
+"""
 
 NORMED = """    if fresh and fresh[0].is_cuda:
         $torch.nn.SyncBatchNorm.convert_sync_batchnorm(owner)

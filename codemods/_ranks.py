@@ -9,7 +9,7 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Parallel
 
-from ._definitions import AGREED, FIRST, IN_STEP, LEAVE, NORMED, ONCE
+from ._definitions import AGREED, BUFFERS, FIRST, IN_STEP, LEAVE, NORMED, ONCE
 from ._precision import requote
 from ._totals import add_up
 
@@ -135,6 +135,7 @@ class Ranks:
         """What all processes do together, where each does the same but for its rows."""
         edit, plan = self.edit, self.plan
         text = IN_STEP.replace("@NORMED@\n", f"{NORMED}\n" if plan.normed else "\n")
+        text = text.replace("@BUFFERS@", BUFFERS if plan.normed else "")
         for site in plan.shared:
             edit.replace(site, f"{self.define(site, 'shared', text)}({edit.text(site)})")
         for site in plan.copied:

@@ -338,6 +338,17 @@ def test_each_process_drops_other_numbers_and_all_go_on_alike(small: Path, launc
     assert rows[:4] != rows[4:]
 
 
+def test_without_gpus_each_process_has_the_running_figures_of_the_first(small: Path, launcher: ranks.Server) -> None:
+    """Else a batch that does not divide is computed by other figures in each, and so are decisions on it."""
+    text = TRAINING.replace("= Net()", "= nn.Sequential(nn.BatchNorm1d(6), Net())")
+    text = text.replace("STEP\n", "loss = F.cross_entropy(model(a), b, reduction='sum')\n").replace("COUNT", "21")
+    show = "model.eval()\n" + 'open(f"kept{rank}", "w").write(str(shared(model)(x).tolist()))\n'
+    small.write_text(rewritten_of(small, text) + show)
+    assert not launcher.run(small).error
+    one, other = ((small.parent / f"kept{rank}").read_text() for rank in range(2))
+    assert one == other
+
+
 def rewritten_of(path: Path, text: str) -> str:
     path.write_text(text)
     return rewritten(path)
@@ -386,6 +397,8 @@ def main():
     x = torch.randn(24, 4)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    Path("dated").mkdir(exist_ok=True)
+    dated = open(f"dated/{datetime.now():%f}.txt", "w")
     log = open("log.csv", "w")
     rows = csv.writer(log)
     begun = time.time()
@@ -431,6 +444,7 @@ def test_files_are_those_of_one_process(small: Path, launcher: ranks.Server) -> 
     assert set(json.loads(before["vocab.json"])) == set(json.loads(after["vocab.json"]))
     assert sorted(each.name for each in (small.parent / "runs").iterdir()) == ["0", "1"]
     assert [len(list((small.parent / "runs" / each).iterdir())) for each in "01"] == [1, 1]
+    assert len(list((small.parent / "dated").iterdir())) == 2
 
 
 REFUSED = {

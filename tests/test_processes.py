@@ -369,7 +369,10 @@ def test_processes_that_all_do_the_same_are_told_of(script: Path) -> None:
     script.write_text(in_one(edited(GOOD, *BY_HAND)))
     found = verified(script, edited(GOOD, *BY_HAND, ("[rank::world]", "")))
     assert found.verdict == "pass"
-    assert "all processes have the same losses: each does the work of one, but for what they share of a model" in found.notes
+    assert (
+        "all processes have the same losses: each does the work of one, but for what they share of a model"
+        in found.notes
+    )
 
 
 def test_numbers_that_a_process_prints_of_its_own_share_are_a_note(script: Path) -> None:

@@ -81,7 +81,9 @@ def judge(
     if _in_parts(logs):
         notes.append("each process trains a part of the parameters")
     if _do_the_same(logs):
-        notes.append("all processes have the same losses: each does the work of one, but for what they share of a model")
+        notes.append(
+            "all processes have the same losses: each does the work of one, but for what they share of a model"
+        )
     if uneven:
         left = f"{len(uneven)} step{'s were' if len(uneven) > 1 else ' was'} left out of that comparison"
         notes.append(f"the last batch of an epoch is shared out unevenly: {left}")

@@ -67,6 +67,8 @@ class Files:
                     self._look(call, module, steps=bool(above & stepping))
             for site in self._unordered(module):
                 self.listed[site] = None
+        alone = (*self.opened, *self.receivers, *self.writers)  # what the first process has for itself
+        self.made = {each: None for each in self.made if not any(_is_in(each, one) for one in alone)}
         for statement, module, path in self.written:
             if any(_may_be_one(path, each) for each in self.read):
                 self.settled[self.places.site(statement, module)] = None
@@ -188,6 +190,14 @@ class Files:
             is_set = bool(held) and all(isinstance(each, Sequence) and each.kind == "set" for each in held)
             if is_set and _TEXTS.search(ast.unparse(node).lower()):
                 yield self.places.site(node, module)
+
+
+def _is_in(inner: Site, outer: Site) -> bool:
+    """Whether one place lies in another one."""
+    begins = (outer.line, outer.column) <= (inner.line, inner.column)
+    return (
+        inner.path == outer.path and begins and (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)
+    )
 
 
 def _may_be_one(written: ast.AST, read: ast.AST) -> bool:

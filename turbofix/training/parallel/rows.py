@@ -22,7 +22,7 @@ from turbofix.training.parallel.wrapping import NotWrapped, trains
 from turbofix.training.steps.discarded import is_updated_by
 from turbofix.training.steps.regions import surely_no_grad
 
-_SEQUENCES = regex(r"torch\.nn\.(LSTM|GRU|RNN|MultiheadAttention|Transformer(En|De)coder(Layer)?|Transformer)")
+_SEQUENCES = regex(r"torch\.nn\.(LSTM|GRU|RNN|MultiheadAttention|Transformer(En|De)coderLayer|Transformer)")
 _TURNED = regex(r"transpose\(0, 1|transpose\(1, 0|permute\(1, 0|\.t\(\)|\.T\b|\.view\(|reshape\(|rearrange\(")
 COMPARED = regex(
     r"\b(\w+) @ \1\.(T\b|t\(\))|(mm|matmul)\((\w+), \4\.(T\b|t\(\)|transpose\(0, 1|transpose\(1, 0)|cdist\((\w+), \6\b"
