@@ -48,7 +48,8 @@ class $Whole($torch.autograd.Function):
         return $Part.apply(grad, ctx.dim) * $world_size, None
 
 
-$own = $torch.Generator().manual_seed($rank)  # for dropout, of which each process has its own
+$own = $torch.Generator()  # for dropout, of which each process has its own
+$averaged = {}  # the parameters whose gradients are, by their numbers
 
 
 def $average(parameter):
@@ -58,8 +59,8 @@ def $average(parameter):
 
 
 def $each_tensor(change, value):
-    """A value with its tensors changed; None for what may have some where nobody sees them."""
-    if isinstance(value, $torch.Tensor):
+    """A value with its tensors and fractions changed; None for what may have some where nobody sees them."""
+    if isinstance(value, ($torch.Tensor, float)):
         return change(value)
     if isinstance(value, dict):
         values = {key: $each_tensor(change, each) for key, each in value.items()}
@@ -77,45 +78,58 @@ def $shared(model):
     if $world_size == 1 or not $torch.distributed.is_initialized():
         return model
     owner = getattr(model, "__self__", model)
-    fresh = [each for each in owner.parameters() if each.requires_grad and not hasattr(each, "averaged")]
+    trained = [each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()]
+    fresh = [each for each in trained if $averaged.get(id(each), type(None))() is not each]
+    if not $averaged:
+        $own.manual_seed(($torch.initial_seed() + $rank) % 2**63)
     for parameter in fresh:
         parameter.register_post_accumulate_grad_hook($average)
-        parameter.averaged = True
+        $averaged[id(parameter)] = $weakref.ref(parameter)
 @NORMED@
     def called(*args, **kwargs):
         given = [*args, *kwargs.values()]
         given += [each for value in given if isinstance(value, dict) for each in value.values()]
         given += [each for value in given if isinstance(value, tuple) for each in value]
-        sizes = [each.shape[0] for each in given if isinstance(each, $torch.Tensor) and each.dim()]
+        tensors = [each for each in given if isinstance(each, $torch.Tensor) and each.dim()]
         known = ($torch.Tensor, dict, list, tuple, int, float, str, type(None))
         plain = all(isinstance(each, known) and not hasattr(each, "_fields") for each in given)
-        rows = sizes[0] // $world_size if sizes else 0
-        if rows < 2 or sizes[0] % $world_size or not plain:
+        size = tensors[0].shape[0] if tensors else 0
+        rows, unclear = size // $world_size, []
+        listed = any(isinstance(each, (list, tuple)) and len(each) == size for each in given)
+        if rows < 2 or size % $world_size or listed or not plain:
             return model(*args, **kwargs)
 
-        def part(tensor):
-            dims = [dim for dim, size in enumerate(tensor.shape[:2]) if size == sizes[0]]
-            return $Part.apply(tensor, dims[0]) if dims else tensor
+        def places(tensor, size):  # of a state of three dimensions, samples may be in the second one
+            return [dim for dim in range(1 + (tensor.dim() == 3)) if tensor.shape[dim] == size] if tensor.dim() else []
 
-        def whole(tensor):
-            if not tensor.dim():
-                return $Whole.apply(tensor[None], 0).mean()  # a loss, which is a mean
-            dims = [dim for dim, size in enumerate(tensor.shape) if size == rows]
-            if not dims and tensor.dim() > 1 and not tensor.shape[0] % rows:
-                dims = [0]  # several for each sample
-            return $Whole.apply(tensor, dims[0]) if dims else None
+        def part(value):
+            dims = places(value, size) if isinstance(value, $torch.Tensor) else []
+            return $Part.apply(value, dims[0]) if dims else value
 
-        args, kwargs = $each_tensor(part, [args, kwargs])
+        def whole(value):
+            if isinstance(value, float):
+                return whole(tensors[0].new_tensor(value, dtype=$torch.float64)).item()
+            if not value.dim():
+                return $Whole.apply(value[None], 0).mean()  # a loss, which is a mean
+            dims = places(value, rows)
+            if len(dims) > 1 and tensors[0].shape[1:2] != (rows,):
+                unclear.append(value)
+            if not dims and tensors[0].dim() > 1 and value.shape[0] == rows * tensors[0].shape[1]:
+                dims = [0]  # one for each place of each sample
+            return $Whole.apply(value, dims[0]) if dims else None
+
+        parts, options = $each_tensor(part, [args, kwargs])
         seed = int($torch.randint(2**31, (), generator=$own))
         with $torch.random.fork_rng([$torch.cuda.current_device()] if $torch.cuda.is_available() else []):
             $torch.manual_seed(seed)
-            answer = model(*args, **kwargs)
-@BUFFERS@        return $each_tensor(whole, answer)
+            answer = model(*parts, **options)
+@BUFFERS@        answer = $each_tensor(whole, answer)
+        return model(*args, **kwargs) if unclear else answer
 
     return called
 '''
 
-BUFFERS = """        if owner.training and not next(owner.parameters()).is_cuda:  # where nothing synchronises them
+BUFFERS = """        if owner.training@HERE@:  # where nothing synchronises them
             for buffer in owner.buffers():
                 $torch.distributed.broadcast(buffer, 0)
 """
@@ -156,10 +170,11 @@ def $first(call):
         several = $world_size > 1 and $torch.distributed.is_initialized()
         if several and $rank > 0:
             $torch.distributed.barrier()
-        result = call(*args, **kwargs)
-        if several and $rank == 0:
-            $torch.distributed.barrier()
-        return result
+        try:
+            return call(*args, **kwargs)
+        finally:
+            if several and $rank == 0:
+                $torch.distributed.barrier()
 
     return made
 '''
@@ -170,4 +185,12 @@ def $leave():
     if not hasattr(sys, "last_type"):
         $torch.distributed.barrier()
     $torch.distributed.destroy_process_group()
+'''
+
+SCRATCH = '''
+def $scratch():
+    """A folder for what nobody reads, until the end."""
+    folder = $tempfile.mkdtemp()
+    $atexit.register($shutil.rmtree, folder, ignore_errors=True)
+    return folder
 '''

@@ -9,7 +9,7 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Parallel
 
-from ._definitions import AGREED, BUFFERS, FIRST, IN_STEP, LEAVE, NORMED, ONCE
+from ._definitions import AGREED, BUFFERS, FIRST, IN_STEP, LEAVE, NORMED, ONCE, SCRATCH
 from ._precision import requote
 from ._totals import add_up
 
@@ -134,8 +134,9 @@ class Ranks:
     def in_step(self) -> None:
         """What all processes do together, where each does the same but for its rows."""
         edit, plan = self.edit, self.plan
-        text = IN_STEP.replace("@NORMED@\n", f"{NORMED}\n" if plan.normed else "\n")
-        text = text.replace("@BUFFERS@", BUFFERS if plan.normed else "")
+        normed, buffers = (f"{NORMED}\n" if plan.synchronised else "\n"), BUFFERS if plan.normed else ""
+        here = " and not tensors[0].is_cuda" if plan.synchronised else ""
+        text = IN_STEP.replace("@NORMED@\n", normed).replace("@BUFFERS@", buffers.replace("@HERE@", here))
         for site in plan.shared:
             edit.replace(site, f"{self.define(site, 'shared', text)}({edit.text(site)})")
         for site in plan.copied:
@@ -177,7 +178,7 @@ class Ranks:
             edit.replace(site, f"({edit.text(site)} if {self.word('rank', site)} == 0 else {null})")
         for site in plan.writers:
             place = edit.call(site).value("log_dir", 0)
-            own = f"{edit.name('tempfile.mkdtemp', site)}()"
+            own = f"{self.define(site, 'scratch', SCRATCH)}()"
             edit.argument(site, "log_dir", f"{place} if {self.word('rank', site)} == 0 else {own}", position=0)
         for site in plan.disabled:
             old = edit.call(site).value("mode")
@@ -190,10 +191,15 @@ class Ranks:
             old, others = edit.call(site).value("disable"), f"{self.word('rank', site)} > 0"
             edit.argument(site, "disable", others if old in (None, "False") else f"{old} or {others}")
         for site in plan.on_one_gpu:
-            edit.argument(site, "map_location", edit.quoted("cpu", site))
+            edit.argument(site, "map_location", self._own_card(site))
         for site, text in plan.indexed:
             new = text.replace("local_rank", self.word("local_rank", site))
             edit.replace(site, requote(new, edit, site))
+
+    def _own_card(self, site: Site) -> str:
+        """What reads the first GPU's tensors to that of this process."""
+        one, own = self.edit.quoted("cuda:0", site), self.edit.quoted(f"cuda:{{{self.word('local_rank', site)}}}", site)
+        return f"{{{one}: f{own}}}"
 
     # --- the group
 

@@ -111,7 +111,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         reason = "the rows of its batches are nodes of graphs, which do not go without each other"
     if found.hazard is not None:
         reason = f"{found.hazard.why} ({found.hazard.site.line_from(at[0].path)})"
-    if found.normed or any(each.normed for each in found.models):
+    if found.synchronised or any(each.normed for each in found.models):
         message += "; batch normalisation then counts over all of them (SyncBatchNorm)"
     assumes = (SHARED_OUT,) if found.shared else (SHARED_OUT, EVERY_GRADIENT)
     yield codemod.offer(at[0], message, reason, plan=found, evidence=seen, assumes=assumes)

@@ -431,7 +431,7 @@ def test_files_are_those_of_one_process(small: Path, launcher: ranks.Server) -> 
     """Written once, by names that all agree on, in front of whoever reads them; errors are those of all."""
     small.write_text(FILES)
     text = rewritten(small)
-    assert text.count("once(") == 10  # its definition, and a call of each kind above
+    assert text.count("once(") == 12  # its definition, and a call of each kind above
     ours = launcher.run(small, 1).out[0]
     before = {each.name: each.read_bytes() for each in small.parent.glob("*.*") if each != small}
     for each in before:

@@ -92,7 +92,7 @@ class Parallel:
 
     ``setup`` is the first statement of its set-up (``repeated``: which may run again), ``imports`` the last import of
     each file, and what follows it. ``shared`` is what is called of the models of which each process computes its rows
-    (``normed``: they have batch normalisation); ``copied`` are calls of
+    (``normed``: they have batch normalisation, ``synchronised``: which can be done over all processes); ``copied`` are calls of
     ``DataParallel``. ``models`` and ``loaders`` are those of a training whose data are
     shared out, ``apart`` the generators of which each process then has its own. ``made`` is what is called by one
     process for all, ``fetching`` what is called by one first; ``listed`` are sets that all go through in one order.
@@ -114,6 +114,7 @@ class Parallel:
     totals: tuple[Totals, ...] = ()
     shared: tuple[Site, ...] = ()
     normed: bool = False
+    synchronised: bool = False
     made: tuple[Site, ...] = ()
     listed: tuple[Site, ...] = ()
     fetching: tuple[Site, ...] = ()

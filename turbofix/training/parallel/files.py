@@ -20,7 +20,6 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import COMPREHENSIONS, FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.parallel.sharing import value_of
-from turbofix.training.parallel.ways import on_the_way
 from turbofix.training.parallel.wrapping import NotWrapped
 from turbofix.training.script import is_guard
 
@@ -51,18 +50,18 @@ class Files:
         self.bars: dict[Site, None] = {}
         self.contexts: dict[Site, None] = {}
         self.fetching: dict[Site, None] = {}  # what makes a data set, and fetches its files
+        self.loaded: dict[Site, None] = {}  # what reads tensors to where they were saved, the first GPU
         self.settled: dict[Site, None] = {}  # statements that write a file which something reads
         self.read: list[ast.AST] = []
         self.written: list[tuple[ast.stmt, ModuleFile, ast.AST]] = []
         entry = analysis.execution.entry
         self.guarded = any(isinstance(each, ast.If) and is_guard(each) for each in entry.tree.body)
-        scopes = on_the_way(analysis)
         loops = [analysis.facts.loops(each) for each in analysis.facts.of("backward")]
         stepping = {id(each.node) for some in loops for each in some[-1:]}
         for module in analysis.execution.modules.values():
             for call in every(ast.Call, module.tree):
                 scope = self.places.scope(call, module)
-                if id(scope) in scopes and not _is_of_each(scope):
+                if not _is_of_each(scope):
                     above = {id(each) for each in self.places.ancestors(call, module)}
                     self._look(call, module, steps=bool(above & stepping))
             for site in self._unordered(module):
@@ -82,7 +81,7 @@ class Files:
             raise NotWrapped("it asks its user, and each process would", site)
         if name in _BARS and name.startswith(("tqdm", "rich", "accelerate")):  # which `disable` turns off
             self.bars[site] = None
-        elif name in NAMES["makes_writer"]:
+        elif name in NAMES["makes_writer"] or (not name and method == "SummaryWriter"):
             self.writers[site] = None
         elif name in NAMES["disabled_by_mode"]:
             self.disabled[site] = None
@@ -91,12 +90,21 @@ class Files:
                 self._open(call, module, name)
             elif not steps:
                 self.read += call.args[:1] if name else [call.func]
+        elif (
+            name == "torch.load"
+            and len(call.args) < 2
+            and all(each.arg not in (None, "map_location") for each in call.keywords)
+        ):
+            self.loaded[site] = None
+            self.read += call.args[:1]
         elif name in _READS or (not name and method in ("read_text", "read_bytes")):
             self.read += call.args[:1] if name else [call.func]
         elif name in NAMES["writes"] and isinstance(parent, ast.withitem):
             self.contexts[site] = None
         elif name in ("os.mkdir", "os.makedirs") or (not name and method == "mkdir"):
-            if not any(each.arg == "exist_ok" and _is_on(each.value) for each in call.keywords):
+            # what is there is found by what comes before it, so that all have to wait for each other
+            may_be_there = any(each.arg == "exist_ok" and _is_on(each.value) for each in call.keywords)
+            if not may_be_there or self.places.scope(call, module) is not module.tree:
                 self._make(call, module)
         elif name in NAMES["writes"] or name in NAMES["fetches"] or (not name and method in NAMES["writing_methods"]):
             self._make(call, module)

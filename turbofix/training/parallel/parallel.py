@@ -28,7 +28,6 @@ from turbofix.training.parallel.accelerated import accelerated
 from turbofix.training.parallel.files import Files
 from turbofix.training.parallel.plain import is_plain
 from turbofix.training.parallel.reading import read_by_steps, refuse_other_reads
-from turbofix.training.parallel.restored import read_to_one_gpu
 from turbofix.training.parallel.rows import COMPARED, shared_calls
 from turbofix.training.parallel.sharing import divided
 from turbofix.training.parallel.start import beginning, is_repeated, last_imports
@@ -36,13 +35,22 @@ from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import (
     NotWrapped,
     copied,
+    differentiates,
     is_normed,
+    is_synchronised,
     wrapped,
 )
+from turbofix.training.script import is_guard
 from turbofix.training.steps.training import training_loops
 
 _ONE_GPU = regex(r"cuda:\d+")
-_SEEDING = {"torch": ("torch.manual_seed",), "random": ("random.seed",), "numpy": ("numpy.random.seed",)}
+_ALL = r"(\w+\.)*(seed_everything|set_seed)|"
+_SEEDING = {
+    "torch": regex(_ALL + r"torch\.manual_seed|manual_seed"),
+    "random": regex(_ALL + r"random\.seed"),
+    "numpy": regex(_ALL + r"(np|numpy)\.random\.seed"),
+}
+"""What seeds a generator, or all of them."""
 _DRAWING = {
     "numpy": regex(r"\b(np|numpy)\.random\.(?!seed\()"),
     "random": regex(r"(?<![\w.])random\.(random|shuffle|sample|choices?|randint|uniform|randrange|gauss)\("),
@@ -59,7 +67,6 @@ _ITS_OWN = regex(
 _AUGMENTS = regex(r"(?m)^\s*(import|from) (albumentations|imgaug)\b")
 """Libraries that draw from generators of their own, which nobody seeds but by an argument."""
 _LOGGERS = {name: regex(rf"(?m)^\s*(import|from) {name}\b") for name in ("logging", "loguru")}
-_SEEDING_ALL = ("seed", "seed_everything", "set_seed")
 
 
 def parallel(  # noqa: PLR0913
@@ -111,7 +118,7 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         bars=tuple(files.bars),
         contexts=tuple(files.contexts),
         repeated=is_repeated(analysis, setup),
-        on_one_gpu=tuple(dict.fromkeys(read_to_one_gpu(analysis))),
+        on_one_gpu=tuple(files.loaded),
         indexed=tuple(_indexed(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
         loggers=tuple(name for name, pattern in _LOGGERS.items() if any(pattern.search(each.text) for each in modules)),
@@ -124,7 +131,8 @@ def _in_step(analysis: Analysis, found: Parallel, models: tuple[Model, ...], ste
         found,
         copied=tuple(dict.fromkeys(copied(analysis))),
         shared=shared_calls(analysis, models, steps),
-        normed=any(is_normed(analysis, each) for each in models),
+        normed=is_synchronised(analysis) or any(is_normed(analysis, each) for each in models),
+        synchronised=any(is_normed(analysis, each) for each in models) and not differentiates(analysis),
     )
 
 
@@ -251,18 +259,30 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
 
 
 def _unseeded(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[str]:
-    """The generators of random numbers that the program draws from, and does not seed."""
-    called = {event.name for event in analysis.facts.events if event.kind in ("call", "set")}
-    texts = [module.text for module in modules]
-    if any(name.rpartition(".")[2] in _SEEDING_ALL[1:] for name in called):
-        return
-    for name, seeds in _SEEDING.items():
-        spoken = name == "torch" or any(_DRAWING[name].search(text) for text in texts)
-        spoken = spoken or (name == "numpy" and any(_SPLITTING.search(text) for text in texts))
-        seeded = any(each in called for each in seeds) or any(
-            f"{'np' if name == 'numpy' else name}.{'random.seed' if name == 'numpy' else seeds[0].partition('.')[2]}("
-            in text
-            for text in texts
-        )
-        if spoken and not seeded:
+    """The generators of random numbers that the program draws from, and does not always seed."""
+    calls = [(call, module) for module in modules for call in every(ast.Call, module.tree)]
+    named = [(dotted(call.func) or "", call, module) for call, module in calls]
+    for name, pattern in _SEEDING.items():
+        spoken = name == "torch" or any(_DRAWING[name].search(module.text) for module in modules)
+        spoken = spoken or (name == "numpy" and any(_SPLITTING.search(module.text) for module in modules))
+        seeding = [(call, module) for text, call, module in named if pattern.fullmatch(text)]
+        if spoken and not any(_is_sure(analysis, call, module, calls) for call, module in seeding):
             yield name
+
+
+def _is_sure(
+    analysis: Analysis, call: ast.Call, module: ModuleFile, calls: list[tuple[ast.Call, ModuleFile]], depth: int = 3
+) -> bool:
+    """Whether a call is made in every run: under no test, in a function of which that holds as well."""
+    function: ast.AST | None = None
+    for above in analysis.facts.places.ancestors(call, module):
+        if isinstance(above, (ast.If, ast.IfExp, ast.Try)) and not is_guard(above):
+            return False
+        if isinstance(above, FUNCTIONS):
+            function = above
+            break
+    if function is None:
+        return True
+    name = getattr(function, "name", "")
+    callers = [each for each in calls if (dotted(each[0].func) or "").rpartition(".")[2] == name]
+    return bool(depth) and any(_is_sure(analysis, *each, calls, depth - 1) for each in callers)

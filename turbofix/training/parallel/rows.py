@@ -34,9 +34,20 @@ _ACROSS = regex(r"\.(std|var|mean)\((dim=|axis=)?0\b|randperm\((\w+)\.(size\(0\)
 _PAIRED = regex(r"\b(?!self\b)\w+ @ (?!self\b)\w+\.(T\b|t\(\))")
 _COUNTED = regex(r"ignore_index=(?!-1\b)|reduction=['\"]sum")
 """Losses that are no means over samples: of a model that computes its own, one that leaves out nothing has a -1."""
+_CHOOSES = regex(
+    r"(?m)\b(if|while) [^\n]*(torch\.rand|\.item\(\)|\.any\(|\.all\(|numel\(|nonzero|bernoulli|lengths?\.max\()"
+    r"|torch\.rand\((1|\(\)|\[\]|size=\(1,?\))\)|torch\.empty\(1\)\.uniform_|range\([^\n]*(\.max\(\)|max\(len)"
+)
+"""What decides by the rows or numbers of a process which layers are called, or how long their answers are."""
 _OWN_CALL = regex(r"\bself\.(\w+)\(")
+_GRADIENTS = regex(
+    r"autograd\.grad\([^\n]*parameters\(\)|torch\.func\.\w+|functional_call|import higher\b|\bjacrev\(|\bvmap\("
+)
 _UNPADDED = regex(r"pad_packed_sequence\((?![^()]*total_length)")
-_GROWS = r"self\.{name}\b[^=\n]*( = [^\n]*self\.{name}\b| [-+*/]= |\.(copy|add|mul|lerp|sub|div)_\()"
+_GROWS = (
+    r"self\.{name}\[[^\n]*\] = |self\.{name}\b[^=\n]*"
+    r"( = [^\n]*self\.{name}\b| [-+*/]= |\.(copy|add|mul|lerp|sub|div)_\()"
+)
 """What makes something of what it was before, and of a batch."""
 
 
@@ -65,15 +76,24 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
     if not found:
         raise NotWrapped("no model is seen that its steps train", steps[0].loop.site)
     _refuse(analysis, list(trained.values()), {"forward", *found.values()})
+    for module in analysis.execution.modules.values():
+        if (asked := _GRADIENTS.search(module.text)) is not None:
+            why = f"`{asked[0]}` gives gradients of parameters that are not those of all processes"
+            raise NotWrapped(why, facts.places.site(module.tree, module))
     made = {each.site for each in models}
     for event in outer:
         known = {facts.origin_site(each.origin): each for each in models_in(event.receiver)}
         beside = surely_no_grad(event) and set(known) <= made and all(map(_learns, known.values()))
         if not known or id(event.node) in inside or not (beside or set(known) <= set(trained)):
             continue
+        others, layers = [each for site, each in known.items() if site not in trained], Layers()
+        for each in others:
+            layers_of(each, layers)
         try:  # what is not trained is computed whole where it has to be
-            _refuse(analysis, [each for site, each in known.items() if site not in trained], {"forward"})
+            _refuse(analysis, others, {"forward"})
         except NotWrapped:
+            continue
+        if any("BatchNorm" in name for name in layers.names):
             continue
         called = _called(analysis, event, None)
         if called is not None:
@@ -127,6 +147,9 @@ def _refuse(analysis: Analysis, models: list[Made | Instance | Opaque], called: 
             raise NotWrapped(why, places.site(cls.node, cls.module))
         if (loss := _COUNTED.search(computed)) is not None:
             why = f"`{loss[0]}` in `{cls.node.name}` makes a loss of its rows that is no mean over samples"
+            raise NotWrapped(why, places.site(cls.node, cls.module))
+        if (choice := _CHOOSES.search(computed)) is not None:
+            why = f"`{choice[0].strip()}` in `{cls.node.name}` may be answered otherwise by each process, for its rows"
             raise NotWrapped(why, places.site(cls.node, cls.module))
         if _UNPADDED.search(texts[key]):
             why = "`pad_packed_sequence` without `total_length` pads to the longest of the rows that a process has"

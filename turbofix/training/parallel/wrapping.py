@@ -151,6 +151,11 @@ def _differentiated_again(analysis: Analysis) -> set[Site]:
     return {each for each in sites if each is not None}
 
 
+def differentiates(analysis: Analysis) -> bool:
+    """Whether a program goes backward through gradients."""
+    return bool(_differentiated_again(analysis))
+
+
 def _wrapped(analysis: Analysis, model: Model, calls: list[_Use]) -> Iterator[Wrapped]:
     """A model, wrapped in front of each loop that no other one's wrapping comes before."""
     places = analysis.facts.places
