@@ -190,6 +190,8 @@ class Ranks:
         for site in plan.bars:
             old, others = edit.call(site).value("disable"), f"{self.word('rank', site)} > 0"
             edit.argument(site, "disable", others if old in (None, "False") else f"{old} or {others}")
+        for site in plan.metrics:
+            edit.argument(site, "sync_on_compute", "False")
         for site in plan.on_one_gpu:
             edit.argument(site, "map_location", self._own_card(site))
         for site, text in plan.indexed:

@@ -97,7 +97,7 @@ class Parallel:
     shared out, ``apart`` the generators of which each process then has its own. ``made`` is what is called by one
     process for all, ``fetching`` what is called by one first; ``listed`` are sets that all go through in one order.
     ``opened`` are the names of files that are written (``settled``: in statements behind which they may be read), ``receivers`` paths that open themselves, ``writers`` calls that
-    make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` progress bars, ``contexts`` those
+    make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` progress bars, ``metrics`` those of torchmetrics, ``contexts`` those
     that log while a block runs. ``on_one_gpu`` are calls that read what was saved to one GPU. ``indexed`` are literals
     that name one GPU, each with what it becomes. ``unseeded`` are the generators that nobody seeds, ``decisions``
     expressions that decide over the rest of the training, where processes may differ. ``loggers`` are the libraries by
@@ -124,6 +124,7 @@ class Parallel:
     writers: tuple[Site, ...] = ()
     disabled: tuple[Site, ...] = ()
     bars: tuple[Site, ...] = ()
+    metrics: tuple[Site, ...] = ()
     contexts: tuple[Site, ...] = ()
     on_one_gpu: tuple[Site, ...] = ()
     indexed: tuple[tuple[Site, str], ...] = ()

@@ -27,7 +27,7 @@ _BARS = BARS | NAMES["progress"]
 _OPENS = frozenset(("builtins.open", "io.open", "logging.FileHandler", "logging.handlers.RotatingFileHandler"))
 _READS = frozenset(("numpy.load", "torch.load", "pandas.read_csv", "joblib.load", "pandas.read_json"))
 _OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "collate_fn"))
-_MOVING = frozenset(("replace", "rename", "unlink", "rmdir", "touch"))
+_MOVING = frozenset(("save", "replace", "rename", "unlink", "rmdir", "touch"))
 _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _SHOWS = regex(r"print|info|debug|warn|log|write|echo|describ|desc")
 _WRITING_MODES = frozenset("wax")
@@ -50,12 +50,17 @@ class Files:
         self.bars: dict[Site, None] = {}
         self.contexts: dict[Site, None] = {}
         self.fetching: dict[Site, None] = {}  # what makes a data set, and fetches its files
+        self.metrics: dict[Site, None] = {}  # what adds up over processes by itself, where each has all of it
         self.loaded: dict[Site, None] = {}  # what reads tensors to where they were saved, the first GPU
         self.settled: dict[Site, None] = {}  # statements that write a file which something reads
         self.read: list[ast.AST] = []
         self.written: list[tuple[ast.stmt, ModuleFile, ast.AST]] = []
         entry = analysis.execution.entry
         self.guarded = any(isinstance(each, ast.If) and is_guard(each) for each in entry.tree.body)
+        functions = [
+            each for module in analysis.execution.modules.values() for each in every(ast.FunctionDef, module.tree)
+        ]
+        self.own = {each.name for each in functions}  # what writes in there is found there
         loops = [analysis.facts.loops(each) for each in analysis.facts.of("backward")]
         stepping = {id(each.node) for some in loops for each in some[-1:]}
         for module in analysis.execution.modules.values():
@@ -74,18 +79,21 @@ class Files:
 
     def _look(self, call: ast.Call, module: ModuleFile, *, steps: bool) -> None:
         name = self.analysis.facts.offered(call.func, module) or ""
-        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        method = call.func.attr if isinstance(call.func, ast.Attribute) and not name else ""
+        method = "" if method in self.own else method
         site, func = self.places.site(call, module), self.places.site(call.func, module)
         parent = self.places.parent(call, module)
         if name in NAMES["asks_user"]:
             raise NotWrapped("it asks its user, and each process would", site)
         if name in _BARS and name.startswith(("tqdm", "rich", "accelerate")):  # which `disable` turns off
             self.bars[site] = None
-        elif name in NAMES["makes_writer"] or (not name and method == "SummaryWriter"):
+        elif name in NAMES["makes_writer"] or method == "SummaryWriter":
             self.writers[site] = None
+        elif name.startswith("torchmetrics.") and name.rpartition(".")[2][:1].isupper() and "Collection" not in name:
+            self.metrics[site] = None
         elif name in NAMES["disabled_by_mode"]:
             self.disabled[site] = None
-        elif name in _OPENS or (not name and method == "open"):
+        elif name in _OPENS or method == "open":
             if name.startswith("logging") or self._mode(call, module) & _WRITING_MODES:
                 self._open(call, module, name)
             elif not steps:
@@ -97,20 +105,18 @@ class Files:
         ):
             self.loaded[site] = None
             self.read += call.args[:1]
-        elif name in _READS or (not name and method in ("read_text", "read_bytes")):
+        elif name in _READS or method in ("read_text", "read_bytes"):
             self.read += call.args[:1] if name else [call.func]
         elif name in NAMES["writes"] and isinstance(parent, ast.withitem):
             self.contexts[site] = None
-        elif name in ("os.mkdir", "os.makedirs") or (not name and method == "mkdir"):
+        elif name in ("os.mkdir", "os.makedirs") or method == "mkdir":
             # what is there is found by what comes before it, so that all have to wait for each other
             may_be_there = any(each.arg == "exist_ok" and _is_on(each.value) for each in call.keywords)
             if not may_be_there or self.places.scope(call, module) is not module.tree:
                 self._make(call, module)
-        elif name in NAMES["writes"] or name in NAMES["fetches"] or (not name and method in NAMES["writing_methods"]):
+        elif name in NAMES["writes"] or name in NAMES["fetches"] or method in NAMES["writing_methods"]:
             self._make(call, module)
-        elif (not name and _moves(call, parent)) or (
-            name in NAMES["clock"] and not steps and self._tells(call, module)
-        ):
+        elif (method and _moves(call, parent)) or (name in NAMES["clock"] and not steps and self._tells(call, module)):
             self.made[func] = None
         elif _downloads(call):
             self._refuse_early(call, module)

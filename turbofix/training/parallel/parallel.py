@@ -116,6 +116,7 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         writers=tuple(files.writers),
         disabled=tuple(files.disabled),
         bars=tuple(files.bars),
+        metrics=tuple(files.metrics),
         contexts=tuple(files.contexts),
         repeated=is_repeated(analysis, setup),
         on_one_gpu=tuple(files.loaded),
