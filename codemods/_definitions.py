@@ -48,7 +48,7 @@ class $Whole($torch.autograd.Function):
         return $Part.apply(grad, ctx.dim) * $world_size, None
 
 
-$own = $torch.Generator()  # for dropout, of which each process has its own
+$own = $torch.Generator("cpu")  # for dropout, of which each process has its own
 $averaged = {}  # the parameters whose gradients are, by their numbers
 
 
@@ -119,7 +119,7 @@ def $shared(model):
             return $Whole.apply(value, dims[0]) if dims else None
 
         parts, options = $each_tensor(part, [args, kwargs])
-        seed = int($torch.randint(2**31, (), generator=$own))
+        seed = int($torch.randint(2**31, (), generator=$own, device="cpu"))
         with $torch.random.fork_rng([$torch.cuda.current_device()] if $torch.cuda.is_available() else []):
             $torch.manual_seed(seed)
             answer = model(*parts, **options)

@@ -119,6 +119,10 @@ class Ranks:
         if wanted not in done:
             own = {each: self.edit.free_name(each, at) for each in re.findall(r"(?m)^(?:def |class |)\$(\w+)\b", text)}
             done.update(own)
+            dotted = {*re.findall(r"\$([a-z]+\.[\w.]*\w)", text), "os.environ"}
+            for each in sorted(dotted, key=lambda name: (name.split(".")[0], name)):  # imports in this order
+                if each.partition(".")[0] not in own:
+                    self.edit.name(each, at)
 
             def spelled(found: re.Match[str]) -> str:
                 word = found[1]
@@ -169,7 +173,9 @@ class Ranks:
             edit.replace(site, f"{self.define(site, 'first', FIRST)}({edit.text(site)})")
         for site in plan.settled:
             there = f"{self.word('world_size', site)} > 1 and {edit.name('torch.distributed.is_initialized', site)}()"
-            self.after(site, f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()")
+            lines = f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()"
+            self.before(site, *lines)  # what is there is found by all before it is written, and read after that
+            self.after(site, *lines)
         for site in plan.opened:
             null = edit.name("os.devnull", site)
             edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else {null}")

@@ -465,6 +465,10 @@ LAYERS = {
     "goes over a batch": "pass\n\n    def forward(self, x):\n        return x - x.mean(0)",
     "keeps figures of its batches in `seen`": "self.register_buffer('seen', torch.zeros(4))\n\n"
     "    def forward(self, x):\n        self.seen = 0.9 * self.seen + x.sum()\n        return x",
+    "`max_norm` changes the weights": "self.body = nn.Embedding(4, 1, max_norm=1)",
+    "keeps figures of its batches in `counts`": "self.register_buffer('counts', torch.zeros(4))\n\n"
+    "    def note(self, x):\n        self.counts = x.sum(1)\n\n"
+    "    def forward(self, x):\n        self.note(x)\n        return x",
     "pads to the longest": "pass\n\n    def forward(self, x):\n        return nn.utils.rnn.pad_packed_sequence(x)",
 }
 

@@ -55,6 +55,11 @@ _DRAWING = {
     "numpy": regex(r"\b(np|numpy)\.random\.(?!seed\()"),
     "random": regex(r"(?<![\w.])random\.(random|shuffle|sample|choices?|randint|uniform|randrange|gauss)\("),
 }
+_BROUGHT = {
+    "numpy": regex(r"(?m)^\s*(import|from) (numpy|sklearn|scipy|pandas|cv2|skimage|imblearn)\b"),
+    "random": regex(r"(?m)^\s*(import|from) random\b"),
+}
+"""What brings a generator, which libraries draw from as well."""
 _SPLITTING = regex(r"train_test_split|KFold|resample\(")
 """What draws from NumPy's generator out of sight."""
 
@@ -89,8 +94,8 @@ def parallel(  # noqa: PLR0913
         found = alike(analysis, setup, steps[0].loop.site)
         if owners:
             return accelerated(analysis, found, owners[0], steps, evaluations)
-        shared = _shared_out(analysis, found, models, loaders, steps, evaluations)
-        return shared or _in_step(analysis, found, models, steps)
+        alike_but_rows = _in_step(analysis, found, models, loaders, steps)
+        return _shared_out(analysis, found, models, loaders, steps, evaluations) or alike_but_rows
     except NotWrapped as why:
         return Parallel(setup, (), steps[0].loop.site, hazard=why.hazard)
 
@@ -126,8 +131,18 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
     )
 
 
-def _in_step(analysis: Analysis, found: Parallel, models: tuple[Model, ...], steps: tuple[Step, ...]) -> Parallel:
+def _in_step(
+    analysis: Analysis,
+    found: Parallel,
+    models: tuple[Model, ...],
+    loaders: tuple[Loader, ...],
+    steps: tuple[Step, ...],
+) -> Parallel:
     """What it takes where all processes do the same, but for the rows that each computes. Raises NotWrapped."""
+    sites = {each for step in steps for each in step.loaders}
+    batches = [each.argument("batch_size") for each in loaders if each.site in sites]
+    if batches and all(each.values == (1,) and each.state == "value" for each in batches):
+        raise NotWrapped("a batch of one sample has no rows to share out", steps[0].loop.site)
     return replace(
         found,
         copied=tuple(dict.fromkeys(copied(analysis))),
@@ -264,8 +279,7 @@ def _unseeded(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[str]:
     calls = [(call, module) for module in modules for call in every(ast.Call, module.tree)]
     named = [(dotted(call.func) or "", call, module) for call, module in calls]
     for name, pattern in _SEEDING.items():
-        spoken = name == "torch" or any(_DRAWING[name].search(module.text) for module in modules)
-        spoken = spoken or (name == "numpy" and any(_SPLITTING.search(module.text) for module in modules))
+        spoken = name == "torch" or any(_BROUGHT[name].search(module.text) for module in modules)
         seeding = [(call, module) for text, call, module in named if pattern.fullmatch(text)]
         if spoken and not any(_is_sure(analysis, call, module, calls) for call, module in seeding):
             yield name

@@ -13,6 +13,7 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Made, Opaque
 from turbofix.regex import regex
+from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
 from turbofix.training.model import Model, Step
@@ -44,11 +45,11 @@ _GRADIENTS = regex(
     r"autograd\.grad\([^\n]*parameters\(\)|torch\.func\.\w+|functional_call|import higher\b|\bjacrev\(|\bvmap\("
 )
 _UNPADDED = regex(r"pad_packed_sequence\((?![^()]*total_length)")
-_GROWS = (
-    r"self\.{name}\[[^\n]*\] = |self\.{name}\b[^=\n]*"
-    r"( = [^\n]*self\.{name}\b| [-+*/]= |\.(copy|add|mul|lerp|sub|div)_\()"
-)
-"""What makes something of what it was before, and of a batch."""
+_IN_PLACE = r"\.(copy|add|mul|lerp|sub|div|fill)_\("
+_KEEPS = r"self\.{name}\b(\.data)?(\[[^\n]*\])?(\.data)? ([-+*/]?=) |self\.{name}\b[^=\n]*" + _IN_PLACE
+"""What a layer sets anew, later than when it is made."""
+_THE_SAME = regex(r"mask|pos|freq|rope|cos|sin|tri|causal")
+"""What is kept so that it need not be made again, whatever the batch."""
 
 
 def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> tuple[Site, ...]:
@@ -84,7 +85,8 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
     for event in outer:
         known = {facts.origin_site(each.origin): each for each in models_in(event.receiver)}
         beside = surely_no_grad(event) and set(known) <= made and all(map(_learns, known.values()))
-        if not known or id(event.node) in inside or not (beside or set(known) <= set(trained)):
+        itself = isinstance(event.node, ast.Call) and dotted(event.node.func) == "self"  # it makes one after another
+        if not known or id(event.node) in inside or itself or not (beside or set(known) <= set(trained)):
             continue
         others, layers = [each for site, each in known.items() if site not in trained], Layers()
         for each in others:
@@ -154,12 +156,22 @@ def _refuse(analysis: Analysis, models: list[Made | Instance | Opaque], called: 
         if _UNPADDED.search(texts[key]):
             why = "`pad_packed_sequence` without `total_length` pads to the longest of the rows that a process has"
             raise NotWrapped(why, places.site(cls.node, cls.module))
+        methods = [each for each in cls.node.body if isinstance(each, ast.FunctionDef) and each.name != "__init__"]
+        later = "\n".join(map(ast.unparse, methods))
         for name in _buffers(cls.node):
-            if regex(_GROWS.format(name=name)).search(computed):
+            if not _THE_SAME.search(name) and regex(_KEEPS.format(name=name)).search(later):
                 why = f"`{cls.node.name}` keeps figures of its batches in `{name}`: a process has some rows of each"
                 raise NotWrapped(why, places.site(cls.node, cls.module))
     for each in layers.parts:
         site = analysis.facts.origin_site(each.origin)
+        if (
+            each.qualname.startswith("torch.nn.Embedding")
+            and each.arguments.get("max_norm") is not None
+            and site is not None
+        ):
+            raise NotWrapped(
+                "`max_norm` changes the weights that the rows of a process ask for, in that one alone", site
+            )
         in_time = _SEQUENCES.fullmatch(each.qualname) and each.arguments.get("batch_first") is None
         if in_time and site is not None and not any(_TURNED.search(text) for text in texts.values()):
             raise NotWrapped("without `batch_first` its first dimension counts time, and no samples", site)
