@@ -187,10 +187,22 @@ def $leave():
     $torch.distributed.destroy_process_group()
 '''
 
-SCRATCH = '''
-def $scratch():
-    """A folder for what nobody reads, until the end."""
-    folder = $tempfile.mkdtemp()
-    $atexit.register($shutil.rmtree, folder, ignore_errors=True)
-    return folder
+MINE = '''
+def $mine(path):
+    """Where the first process writes, once all have come so far; what the others write is lost."""
+    several = $world_size > 1 and $torch.distributed.is_initialized()
+    if several and $torch.utils.data.get_worker_info() is None:
+        $torch.distributed.barrier()
+    return path if $rank == 0 else $os.devnull
+'''
+
+FOLDER = '''
+def $folder(path=None):
+    """Where the first process writes, once all have come so far; the others have a folder that goes in the end."""
+    if $world_size > 1 and $torch.distributed.is_initialized():
+        $torch.distributed.barrier()
+    if $rank > 0:
+        path = $tempfile.mkdtemp()
+        $atexit.register($shutil.rmtree, path, ignore_errors=True)
+    return path
 '''

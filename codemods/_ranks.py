@@ -9,7 +9,7 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Parallel
 
-from ._definitions import AGREED, BUFFERS, FIRST, IN_STEP, LEAVE, NORMED, ONCE, SCRATCH
+from ._definitions import AGREED, BUFFERS, FIRST, FOLDER, IN_STEP, LEAVE, MINE, NORMED, ONCE
 from ._precision import requote
 from ._totals import add_up
 
@@ -173,19 +173,16 @@ class Ranks:
             edit.replace(site, f"{self.define(site, 'first', FIRST)}({edit.text(site)})")
         for site in plan.settled:
             there = f"{self.word('world_size', site)} > 1 and {edit.name('torch.distributed.is_initialized', site)}()"
-            lines = f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()"
-            self.before(site, *lines)  # what is there is found by all before it is written, and read after that
-            self.after(site, *lines)
+            self.after(site, f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()")
         for site in plan.opened:
-            null = edit.name("os.devnull", site)
-            edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else {null}")
+            edit.replace(site, f"{self.define(site, 'mine', MINE)}({edit.text(site)})")
         for site in plan.receivers:
-            null = f"{edit.name('pathlib.Path', site)}({edit.name('os.devnull', site)})"
-            edit.replace(site, f"({edit.text(site)} if {self.word('rank', site)} == 0 else {null})")
+            own = f"{self.define(site, 'mine', MINE)}({edit.text(site)})"
+            edit.replace(site, f"{edit.name('pathlib.Path', site)}({own})")
         for site in plan.writers:
             place = edit.call(site).value("log_dir", 0)
-            own = f"{self.define(site, 'scratch', SCRATCH)}()"
-            edit.argument(site, "log_dir", f"{place} if {self.word('rank', site)} == 0 else {own}", position=0)
+            own = f"{self.define(site, 'folder', FOLDER)}({place if place != 'None' else ''})"
+            edit.argument(site, "log_dir", own, position=0)
         for site in plan.disabled:
             old = edit.call(site).value("mode")
             off = edit.quoted("disabled", site)

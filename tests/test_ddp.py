@@ -397,6 +397,9 @@ def main():
     x = torch.randn(24, 4)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    if not os.path.exists("first.txt"):
+        first = open("first.txt", "w")
+        os.makedirs("after", exist_ok=True)
     Path("dated").mkdir(exist_ok=True)
     dated = open(f"dated/{datetime.now():%f}.txt", "w")
     log = open("log.csv", "w")
@@ -431,7 +434,7 @@ def test_files_are_those_of_one_process(small: Path, launcher: ranks.Server) -> 
     """Written once, by names that all agree on, in front of whoever reads them; errors are those of all."""
     small.write_text(FILES)
     text = rewritten(small)
-    assert text.count("once(") == 12  # its definition, and a call of each kind above
+    assert text.count("once(") == 13  # its definition, and a call of each kind above
     ours = launcher.run(small, 1).out[0]
     before = {each.name: each.read_bytes() for each in small.parent.glob("*.*") if each != small}
     for each in before:

@@ -30,7 +30,6 @@ _OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "col
 _MOVING = frozenset(("save", "replace", "rename", "unlink", "rmdir", "touch"))
 _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _SHOWS = regex(r"print|info|debug|warn|log|write|echo|describ|desc")
-_THERE = regex(r"exists\(|is_?file\(|is_?dir\(|listdir\(|glob\(|iterdir\(")
 _WRITING_MODES = frozenset("wax")
 _IN_ORDER = frozenset(("list", "enumerate", "tuple", "iter", "zip"))
 _NO_ORDER = frozenset(("sorted", "len", "sum", "max", "min", "set", "any", "all"))
@@ -75,8 +74,7 @@ class Files:
         alone = (*self.opened, *self.receivers, *self.writers)  # what the first process has for itself
         self.made = {each: None for each in self.made if not any(_is_in(each, one) for one in alone)}
         for statement, module, path in self.written:
-            asked = _THERE.search(ast.unparse(self.places.scope(statement, module)))
-            if asked or any(_may_be_one(path, each) for each in self.read):
+            if any(_may_be_one(path, each) for each in self.read):
                 self.settled[self.places.site(statement, module)] = None
 
     def _look(self, call: ast.Call, module: ModuleFile, *, steps: bool) -> None:
