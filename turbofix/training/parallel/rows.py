@@ -69,6 +69,10 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
         sites = {facts.origin_site(each.origin): each for each in held}
         if not held or id(event.node) in inside:
             continue
+        if _is_one_sample(analysis, event):
+            raise NotWrapped(
+                "it is called with one sample after another, whose first dimension counts none", facts.site(event)
+            )
         trained.update({site: each for site, each in sites.items() if site is not None})
         called = _called(analysis, event, loop)
         if called is None:
@@ -84,7 +88,12 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
     made = {each.site for each in models}
     for event in outer:
         known = {facts.origin_site(each.origin): each for each in models_in(event.receiver)}
-        beside = surely_no_grad(event) and set(known) <= made and all(map(_learns, known.values()))
+        beside = (
+            surely_no_grad(event)
+            and not _is_one_sample(analysis, event)
+            and set(known) <= made
+            and all(map(_learns, known.values()))
+        )
         itself = isinstance(event.node, ast.Call) and dotted(event.node.func) == "self"  # it makes one after another
         if not known or id(event.node) in inside or itself or not (beside or set(known) <= set(trained)):
             continue
@@ -116,6 +125,17 @@ def _called(analysis: Analysis, event: Event, loop: ast.AST | None) -> tuple[Sit
     if not isinstance(event.node, ast.Call):
         return None
     return facts.places.site(event.node.func, event.module), "forward"
+
+
+def _is_one_sample(analysis: Analysis, event: Event) -> bool:
+    """Whether a call takes ``batch[i]``, where a loop counts ``i``."""
+    given = event.node.args[:1] if isinstance(event.node, ast.Call) else []
+    for each in given:
+        if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Name):
+            for above in analysis.facts.places.ancestors(event.node, event.module):
+                if isinstance(above, ast.For) and each.slice.id in {dotted(one) for one in walk(above.target)}:
+                    return True
+    return False
 
 
 def _learns(model: Made | Instance | Opaque) -> bool:
