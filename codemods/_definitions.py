@@ -120,10 +120,10 @@ def $shared(model):
 
         parts, options = $each_tensor(part, [args, kwargs])
         seed = int($torch.randint(2**31, (), generator=$own, device="cpu"))
-        with $torch.random.fork_rng([$torch.cuda.current_device()] if $torch.cuda.is_available() else []):
+@NUMPY@        with $torch.random.fork_rng([$torch.cuda.current_device()] if $torch.cuda.is_available() else []):
             $torch.manual_seed(seed)
             answer = model(*parts, **options)
-@BUFFERS@        answer = $each_tensor(whole, answer)
+@RESTORED@@BUFFERS@        answer = $each_tensor(whole, answer)
         return model(*args, **kwargs) if unclear else answer
 
     return called
@@ -187,22 +187,33 @@ def $leave():
     $torch.distributed.destroy_process_group()
 '''
 
-MINE = '''
-def $mine(path):
-    """Where the first process writes, once all have come so far; what the others write is lost."""
+ALONE = '''
+def $alone():
+    """Whether this is the process that writes. All come so far first: what was there is seen by all."""
     several = $world_size > 1 and $torch.distributed.is_initialized()
     if several and $torch.utils.data.get_worker_info() is None:
         $torch.distributed.barrier()
-    return path if $rank == 0 else $os.devnull
+    return $rank == 0
 '''
 
-FOLDER = '''
-def $folder(path=None):
-    """Where the first process writes, once all have come so far; the others have a folder that goes in the end."""
-    if $world_size > 1 and $torch.distributed.is_initialized():
-        $torch.distributed.barrier()
-    if $rank > 0:
-        path = $tempfile.mkdtemp()
-        $atexit.register($shutil.rmtree, path, ignore_errors=True)
-    return path
+SILENT = '''
+class $Silent:
+    """A writer that takes whatever it is given, and writes nothing."""
+
+    def __init__(self, log_dir=None):
+        self.log_dir, self.get_logdir = log_dir, lambda: log_dir
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        return None
 '''
+
+NUMPY = """        state = $numpy.random.get_state()
+        $numpy.random.seed(seed % 2**32)
+"""
+"""What a model draws by NumPy is another thing in each process, too."""

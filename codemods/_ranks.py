@@ -9,7 +9,7 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Parallel
 
-from ._definitions import AGREED, BUFFERS, FIRST, FOLDER, IN_STEP, LEAVE, MINE, NORMED, ONCE
+from ._definitions import AGREED, ALONE, BUFFERS, FIRST, IN_STEP, LEAVE, NORMED, NUMPY, ONCE, SILENT
 from ._precision import requote
 from ._totals import add_up
 
@@ -141,6 +141,8 @@ class Ranks:
         normed, buffers = (f"{NORMED}\n" if plan.synchronised else "\n"), BUFFERS if plan.normed else ""
         here = " and not tensors[0].is_cuda" if plan.synchronised else ""
         text = IN_STEP.replace("@NORMED@\n", normed).replace("@BUFFERS@", buffers.replace("@HERE@", here))
+        text = text.replace("@NUMPY@", NUMPY if plan.by_numpy else "")
+        text = text.replace("@RESTORED@", "        $numpy.random.set_state(state)\n" if plan.by_numpy else "")
         for site in plan.shared:
             edit.replace(site, f"{self.define(site, 'shared', text)}({edit.text(site)})")
         for site in plan.copied:
@@ -175,14 +177,15 @@ class Ranks:
             there = f"{self.word('world_size', site)} > 1 and {edit.name('torch.distributed.is_initialized', site)}()"
             self.after(site, f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()")
         for site in plan.opened:
-            edit.replace(site, f"{self.define(site, 'mine', MINE)}({edit.text(site)})")
+            null = edit.name("os.devnull", site)
+            edit.replace(site, f"{edit.text(site)} if {self.define(site, 'alone', ALONE)}() else {null}")
         for site in plan.receivers:
-            own = f"{self.define(site, 'mine', MINE)}({edit.text(site)})"
-            edit.replace(site, f"{edit.name('pathlib.Path', site)}({own})")
+            null = f"{edit.name('pathlib.Path', site)}({edit.name('os.devnull', site)})"
+            edit.replace(site, f"({edit.text(site)} if {self.define(site, 'alone', ALONE)}() else {null})")
         for site in plan.writers:
-            place = edit.call(site).value("log_dir", 0)
-            own = f"{self.define(site, 'folder', FOLDER)}({place if place != 'None' else ''})"
-            edit.argument(site, "log_dir", own, position=0)
+            place, silent = edit.call(site).value("log_dir", 0), self.define(site, "Silent", SILENT)
+            others = f"{silent}({place if place != 'None' else ''})"
+            edit.replace(site, f"{edit.text(site)} if {self.define(site, 'alone', ALONE)}() else {others}")
         for site in plan.disabled:
             old = edit.call(site).value("mode")
             off = edit.quoted("disabled", site)
@@ -198,8 +201,11 @@ class Ranks:
         for site in plan.on_one_gpu:
             edit.argument(site, "map_location", self._own_card(site))
         for site, text in plan.indexed:
-            new = text.replace("local_rank", self.word("local_rank", site))
-            edit.replace(site, requote(new, edit, site))
+            new = re.sub("local_rank|world_size", lambda found: self.word(found[0], site), requote(text, edit, site))  # noqa: B023
+            edit.replace(site, new.replace("OLD", edit.text(site)))
+        for site in plan.hiding:
+            test = f"if {edit.quoted('WORLD_SIZE', site)} not in {edit.name('os.environ', site)}:"
+            edit.wrap(site, site, f"{test}  # torchrun's processes have a GPU each")
 
     def _own_card(self, site: Site) -> str:
         """What reads the first GPU's tensors to that of this process."""

@@ -161,6 +161,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
 x = torch.randn({count}, 4)
 loader = DataLoader(TensorDataset(x, x.sum(1)), batch_size={size}, shuffle=True)
 model = nn.Linear(4, 1)
@@ -248,6 +249,7 @@ class Losing(Net):
 
 torch.manual_seed(0)
 np.random.seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
 x = torch.randn(COUNT, 6)
 y = x.argmax(1) % 3
 model = Net()
@@ -394,6 +396,7 @@ def main():
     with open("places.json") as kept:
         assert json.load(kept) == places
     torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     x = torch.randn(24, 4)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -450,6 +453,29 @@ def test_files_are_those_of_one_process(small: Path, launcher: ranks.Server) -> 
     assert len(list((small.parent / "dated").iterdir())) == 2
 
 
+NAMED = {
+    'torch.device("cuda:0")': 'torch.device(f"cuda:{local_rank}")',
+    'torch.device("cuda:1")': 'torch.device(f"cuda:{local_rank}" if world_size > 1 else "cuda:1")',
+    'torch.device(f"cuda:{number}")': 'torch.device(f"cuda:{local_rank if world_size > 1 else number}")',
+    'torch.device("cuda:" + str(number))': 'torch.device("cuda:" + str(local_rank if world_size > 1 else (str(number))))',
+    'torch.device("cuda", number)': 'torch.device("cuda", local_rank if world_size > 1 else number)',
+    "torch.cuda.set_device(number)": "torch.cuda.set_device(local_rank if world_size > 1 else number)",
+    "model.cuda(0)": "model.cuda(local_rank)",
+    "model.cuda(number)": "model.cuda(local_rank if world_size > 1 else number)",
+    'os.environ["CUDA_VISIBLE_DEVICES"] = "1"': 'if "WORLD_SIZE" not in os.environ:  # torchrun\'s processes have a GPU each\n'
+    '        os.environ["CUDA_VISIBLE_DEVICES"] = "1"',
+    'torch.load("model.pt")': 'torch.load("model.pt", map_location={"cuda:0": f"cuda:{local_rank}"})',
+}
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_each_process_has_a_gpu_of_its_own(text: str, small: Path) -> None:
+    lines = SMALL.format(count=16, size=4).replace("import torch\n", "import os\n\nimport torch\n", 1)
+    there = f"number = int(os.environ.get('GPU', 0))\nif torch.cuda.is_available():\n    {text}\noptimizer ="
+    small.write_text(lines.replace("optimizer =", there, 1))
+    assert f"    {NAMED[text]}\noptimizer" in rewritten(small)
+
+
 REFUSED = {
     "`SystemRandom` gives each process": (
         "import torch\n",
@@ -458,10 +484,6 @@ REFUSED = {
     "`hash` gives each process something else": ("torch.manual_seed(0)\n", "torch.manual_seed(hash('name'))\n"),
     "draws other numbers in each process": ("import torch\n", "import albumentations\nimport torch\n"),
     "it asks its user": ("torch.manual_seed(0)\n", "torch.manual_seed(int(input()))\n"),
-    "hides all GPUs but one": (
-        "import torch\n",
-        'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "0"\nimport torch\n',
-    ),
 }
 LAYERS = {
     "first dimension counts time": "self.body = nn.LSTM(4, 1)",
@@ -472,6 +494,10 @@ LAYERS = {
     "keeps figures of its batches in `counts`": "self.register_buffer('counts', torch.zeros(4))\n\n"
     "    def note(self, x):\n        self.counts = x.sum(1)\n\n"
     "    def forward(self, x):\n        self.note(x)\n        return x",
+    "`kl` of `Net` is read outside of it": "self.kl = 0\n\n    def forward(self, x):\n"
+    "        self.kl = x.pow(2).mean()\n        return x\n\n\ndef beside(net):\n    return net.kl",
+    "keeps `hidden` for a whole batch": "self.hidden = None\n\n    def begin(self, count):\n"
+    "        self.hidden = torch.zeros(1, count, 4)\n\n    def forward(self, x):\n        return x + self.hidden[0]",
     "pads to the longest": "pass\n\n    def forward(self, x):\n        return nn.utils.rnn.pad_packed_sequence(x)",
 }
 

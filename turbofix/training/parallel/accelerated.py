@@ -47,6 +47,7 @@ def accelerated(
         decisions=tuple(decisions(analysis, records)),
         unwraps=tuple(dict.fromkeys(_states(analysis, [*analysis.execution.modules.values()]))),
         indexed=(),
+        hiding=(),
         metrics=(),
     )
 

@@ -24,7 +24,10 @@ from turbofix.training.parallel.wrapping import NotWrapped
 from turbofix.training.script import is_guard
 
 _BARS = BARS | NAMES["progress"]
-_OPENS = frozenset(("builtins.open", "io.open", "logging.FileHandler", "logging.handlers.RotatingFileHandler"))
+_LOGS = frozenset(("logging.FileHandler", "logging.handlers.RotatingFileHandler", "loguru.logger.add"))
+_OPENS = _LOGS | frozenset(
+    ("builtins.open", "io.open", "codecs.open", "gzip.open", "bz2.open", "zipfile.ZipFile", "tarfile.open")
+)
 _READS = frozenset(("numpy.load", "torch.load", "pandas.read_csv", "joblib.load", "pandas.read_json"))
 _OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "collate_fn"))
 _MOVING = frozenset(("save", "replace", "rename", "unlink", "rmdir", "touch"))
@@ -93,8 +96,11 @@ class Files:
             self.metrics[site] = None
         elif name in NAMES["disabled_by_mode"]:
             self.disabled[site] = None
+        elif name == "logging.basicConfig":
+            named = [each.value for each in call.keywords if each.arg == "filename"]
+            self.opened.update({self.places.site(each, module): None for each in named})
         elif name in _OPENS or method == "open":
-            if name.startswith("logging") or self._mode(call, module) & _WRITING_MODES:
+            if name in _LOGS or self._mode(call, module) & _WRITING_MODES:
                 self._open(call, module, name)
             elif not steps:
                 self.read += call.args[:1] if name else [call.func]
@@ -178,7 +184,7 @@ class Files:
     def _open(self, call: ast.Call, module: ModuleFile, name: str) -> None:
         """A file that is written: the other processes write into nothing."""
         statement = self.places.statement(call, module)
-        if isinstance(statement, (ast.With, ast.Expr)) and not name.startswith("logging"):
+        if isinstance(statement, (ast.With, ast.Expr)) and name not in _LOGS:
             path = call.func.value if isinstance(call.func, ast.Attribute) and name not in _OPENS else call.args[0]
             self.written.append((statement, module, path))
         if name in _OPENS:

@@ -28,7 +28,7 @@ from turbofix.training.parallel.accelerated import accelerated
 from turbofix.training.parallel.files import Files
 from turbofix.training.parallel.plain import is_plain
 from turbofix.training.parallel.reading import read_by_steps, refuse_other_reads
-from turbofix.training.parallel.rows import COMPARED, shared_calls
+from turbofix.training.parallel.rows import COMPARED, draws_by_numpy, shared_calls
 from turbofix.training.parallel.sharing import divided
 from turbofix.training.parallel.start import beginning, is_repeated, last_imports
 from turbofix.training.parallel.totals import totals
@@ -64,6 +64,8 @@ _SPLITTING = regex(r"train_test_split|KFold|resample\(")
 """What draws from NumPy's generator out of sight."""
 
 _OF_TORCH = regex(r"torch\.(rand|randn|randint|randperm|multinomial|bernoulli|normal)(_like)?")
+_GPU = regex(r"cuda|accelerator")
+_BATCHES = regex(r"squeeze\(|\[0\]|view\(|reshape\(|flatten\(0")
 _ITS_OWN = regex(
     r"default_rng\(\)|RandomState\(\)|SystemRandom|\bsecrets\.|urandom\(|random\.Random\(\)|(?<!__)\bhash\(|as_completed\("
     r"|imap_unordered\("
@@ -125,7 +127,8 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         contexts=tuple(files.contexts),
         repeated=is_repeated(analysis, setup),
         on_one_gpu=tuple(files.loaded),
-        indexed=tuple(_indexed(analysis, modules)),
+        indexed=tuple(dict.fromkeys(_indexed(analysis, modules))),
+        hiding=tuple(_hiding(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
         loggers=tuple(name for name, pattern in _LOGGERS.items() if any(pattern.search(each.text) for each in modules)),
     )
@@ -141,12 +144,15 @@ def _in_step(
     """What it takes where all processes do the same, but for the rows that each computes. Raises NotWrapped."""
     sites = {each for step in steps for each in step.loaders}
     batches = [each.argument("batch_size") for each in loaders if each.site in sites]
-    if batches and all(each.values == (1,) and each.state == "value" for each in batches):
+    loops = [ast.unparse(each.node) for each, *_ in training_loops(analysis)]
+    made_inside = any(_BATCHES.search(each) for each in loops)  # each sample of the loader is a batch
+    if batches and not made_inside and all(each.values == (1,) and each.state == "value" for each in batches):
         raise NotWrapped("a batch of one sample has no rows to share out", steps[0].loop.site)
     return replace(
         found,
         copied=tuple(dict.fromkeys(copied(analysis))),
         shared=shared_calls(analysis, models, steps),
+        by_numpy=draws_by_numpy(analysis, models),
         normed=is_synchronised(analysis) or any(is_normed(analysis, each) for each in models),
         synchronised=any(is_normed(analysis, each) for each in models) and not differentiates(analysis),
     )
@@ -212,6 +218,8 @@ def _refuse(analysis: Analysis) -> None:
     entry = analysis.execution.entry
     if entry.path.suffix == ".ipynb":
         raise NotWrapped("torchrun starts scripts, no notebooks", places.site(entry.tree, entry))
+    if not any(_GPU.search(module.text) for module in analysis.execution.modules.values()):
+        raise NotWrapped("it never uses a GPU: `use-cuda` moves it to one first", places.site(entry.tree, entry))
     _refuse_early_draws(analysis)
     for module in analysis.execution.modules.values():
         tree, own = places.site(module.tree, module), _ITS_OWN.search(module.text)
@@ -219,10 +227,6 @@ def _refuse(analysis: Analysis) -> None:
             raise NotWrapped(f"`{own[0].rstrip('(')}` gives each process something else", tree)
         if (library := _AUGMENTS.search(module.text)) is not None and "seed=" not in module.text:
             raise NotWrapped(f"{library[2]} draws other numbers in each process, unless it is told a `seed`", tree)
-        for assigned in every(ast.Assign, module.tree):
-            target, value = ast.unparse(assigned.targets[0]), assigned.value
-            if "CUDA_VISIBLE_DEVICES" in target and isinstance(value, ast.Constant) and "," not in str(value.value):
-                raise NotWrapped("it hides all GPUs but one", places.site(assigned, module))
 
 
 def _refuse_early_draws(analysis: Analysis) -> None:
@@ -260,18 +264,38 @@ def _picks_itself(analysis: Analysis, event: Event) -> bool:
 
 
 def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Site, str]]:
-    """The literals by which a program names one GPU."""
-    places = analysis.facts.places
+    """What names one GPU of those that are there, and what does so for several processes; OLD is what stands there."""
+    places, own = analysis.facts.places, "local_rank if world_size > 1 else OLD"
     for module in modules:
         for node in every(ast.Constant, module.tree):
             if isinstance(node.value, str) and _ONE_GPU.fullmatch(node.value):
-                yield places.site(node, module), 'f"cuda:{local_rank}"'
+                first = node.value == "cuda:0" and not isinstance(places.parent(node, module), ast.JoinedStr)
+                new = 'f"cuda:{local_rank}"'
+                yield places.site(node, module), new if first else f"{new} if world_size > 1 else OLD"
+        for text in every(ast.JoinedStr, module.tree):
+            head, *rest = text.values
+            if isinstance(head, ast.Constant) and head.value == "cuda:" and len(rest) == 1:
+                yield places.site(rest[0].value, module), own  # type: ignore[attr-defined]
+        for added in every(ast.BinOp, module.tree):
+            if isinstance(added.left, ast.Constant) and added.left.value == "cuda:":
+                yield places.site(added.right, module), f"str({own.replace('OLD', '(OLD)')})"
         for call in every(ast.Call, module.tree):
-            name = dotted(call.func) or ""
-            on_gpu = name.endswith(".cuda") or name in ("torch.cuda.set_device", "torch.device")
-            for given in call.args[:1] if on_gpu else ():
-                if isinstance(given, ast.Constant) and type(given.value) is int:
-                    yield places.site(given, module), "local_rank"
+            name = dotted(call.func) or ast.unparse(call.func)
+            takes = {"torch.cuda.set_device": 0, "torch.device": 0 if len(call.args) == 1 else 1}
+            at = 0 if name.endswith(".cuda") and len(call.args) == 1 else takes.get(name)
+            given = call.args[at] if at is not None and len(call.args) > at else None
+            if isinstance(given, ast.Constant) and type(given.value) is int:
+                yield places.site(given, module), "local_rank" if given.value == 0 else own
+            elif given is not None and not isinstance(given, ast.Constant) and (at or name != "torch.device"):
+                yield places.site(given, module), own
+
+
+def _hiding(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[Site]:
+    """The statements that hide all GPUs but some from the process."""
+    for module in modules:
+        for node in every(ast.Assign, module.tree):
+            if "CUDA_VISIBLE_DEVICES" in ast.unparse(node.targets[0]):
+                yield analysis.facts.places.site(node, module)
 
 
 def _unseeded(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Made, Opaque
 from turbofix.regex import regex
+from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
@@ -40,6 +41,10 @@ _CHOOSES = regex(
     r"|torch\.rand\((1|\(\)|\[\]|size=\(1,?\))\)|torch\.empty\(1\)\.uniform_|range\([^\n]*(\.max\(\)|max\(len)"
 )
 """What decides by the rows or numbers of a process which layers are called, or how long their answers are."""
+_BY_NUMPY = regex(r"\b(np|numpy)\.random\.")
+_DECIDES = regex(r"(?m)\b(if|while) [^\n]*\brandom\.")
+_SETS = regex(r"(?m)^ *(?:self\.\w+ = |[\w, ]+, )*self\.(\w+)(?:, [\w.]+)* = ")
+_STATE = regex(r"hidden|state|cell|memory|^h_?\d?$|^c_?\d?$")
 _OWN_CALL = regex(r"\bself\.(\w+)\(")
 _GRADIENTS = regex(
     r"autograd\.grad\([^\n]*parameters\(\)|torch\.func\.\w+|functional_call|import higher\b|\bjacrev\(|\bvmap\("
@@ -82,6 +87,9 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
         raise NotWrapped("no model is seen that its steps train", steps[0].loop.site)
     _refuse(analysis, list(trained.values()), {"forward", *found.values()})
     for module in analysis.execution.modules.values():
+        if "register_forward_hook(" in module.text:
+            why = "what a hook sees of a model is the rows of one process"
+            raise NotWrapped(why, facts.places.site(module.tree, module))
         if (asked := _GRADIENTS.search(module.text)) is not None:
             why = f"`{asked[0]}` gives gradients of parameters that are not those of all processes"
             raise NotWrapped(why, facts.places.site(module.tree, module))
@@ -125,6 +133,32 @@ def _called(analysis: Analysis, event: Event, loop: ast.AST | None) -> tuple[Sit
     if not isinstance(event.node, ast.Call):
         return None
     return facts.places.site(event.node.func, event.module), "forward"
+
+
+def _read_outside(analysis: Analysis) -> frozenset[str]:
+    """The attributes that the program reads of other objects than ``self``."""
+
+    def found() -> frozenset[str]:
+        trees = [module.tree for module in analysis.execution.modules.values()]
+        reads = (each for tree in trees for each in every(ast.Attribute, tree) if isinstance(each.ctx, ast.Load))
+        return frozenset(each.attr for each in reads if dotted(each.value) != "self")
+
+    return analysis.once(("read outside",), found)
+
+
+def draws_by_numpy(analysis: Analysis, models: tuple[Model, ...]) -> bool:
+    """Whether a class of layers draws from NumPy where it computes, and decides nothing by that."""
+    named = {each.cls for each in models if each.cls is not None}
+    for module in analysis.execution.modules.values():
+        for cls in every(ast.ClassDef, module.tree):
+            text = ast.unparse(cls)
+            if (
+                "Module" in text.partition(":")[0] or analysis.facts.places.site(cls, module) in named
+            ) and "forward" in text:
+                computed = _computing(cls, {"forward"})
+                if _BY_NUMPY.search(computed) and not _DECIDES.search(computed):
+                    return True
+    return False
 
 
 def _is_one_sample(analysis: Analysis, event: Event) -> bool:
@@ -181,6 +215,14 @@ def _refuse(analysis: Analysis, models: list[Made | Instance | Opaque], called: 
         for name in _buffers(cls.node):
             if not _THE_SAME.search(name) and regex(_KEEPS.format(name=name)).search(later):
                 why = f"`{cls.node.name}` keeps figures of its batches in `{name}`: a process has some rows of each"
+                raise NotWrapped(why, places.site(cls.node, cls.module))
+        for name in set(_SETS.findall(computed)):
+            if name in _read_outside(analysis):
+                why = f"`{name}` of `{cls.node.name}` is read outside of it, and has the rows of one process alone"
+                raise NotWrapped(why, places.site(cls.node, cls.module))
+        for name in set(_SETS.findall(later)) - set(_SETS.findall(computed)):
+            if _STATE.search(name) and f"self.{name}" in computed:
+                why = f"`{cls.node.name}` keeps `{name}` for a whole batch, and is called with some rows of it"
                 raise NotWrapped(why, places.site(cls.node, cls.module))
     for each in layers.parts:
         site = analysis.facts.origin_site(each.origin)
