@@ -16,15 +16,17 @@ class ByLength:
         return iter(batches[torch.randperm(len(batches))].tolist())
 
 torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
 x = torch.randn(320, 12)
 data = TensorDataset(x, x.sum(1))
 lengths = torch.randint(0, 9, (320,))
 loader = DataLoader(data, batch_sampler=ByLength(lengths, 16))
-model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Dropout(0.1), nn.Linear(24, 1))
+model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Dropout(0.1), nn.Linear(24, 1)).to(device)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for epoch in range(6):
     total = 0.0
     for a, b in loader:
+        a, b = a.to(device), b.to(device)
         loss = nn.functional.mse_loss(model(a).squeeze(1), b)
         optimizer.zero_grad()
         loss.backward()

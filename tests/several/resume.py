@@ -21,8 +21,9 @@ def save_checkpoint(model, optimizer, epoch, path):
 
 def train_epoch(model, loader, optimizer):
     total = 0.0
+    device = next(model.parameters()).device
     for x, y in loader:
-        loss = nn.functional.mse_loss(model(x), y)
+        loss = nn.functional.mse_loss(model(x.to(device)), y.to(device))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -32,9 +33,10 @@ def train_epoch(model, loader, optimizer):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     x = torch.randn(256, 10)
     loader = DataLoader(TensorDataset(x, x.cumsum(1)), batch_size=args.batch, shuffle=True)
-    model = nn.Sequential(nn.Linear(10, 40), nn.SiLU(), nn.Linear(40, 10))
+    model = nn.Sequential(nn.Linear(10, 40), nn.SiLU(), nn.Linear(40, 10)).to(device)
     optimizer = optim.Adam(model.parameters(), lr=1e-3)
     start = 0
     if os.path.isfile(args.resume):
