@@ -457,13 +457,15 @@ NAMED = {
     'torch.device("cuda:0")': 'torch.device(f"cuda:{local_rank}")',
     'torch.device("cuda:1")': 'torch.device(f"cuda:{local_rank}" if world_size > 1 else "cuda:1")',
     'torch.device(f"cuda:{number}")': 'torch.device(f"cuda:{local_rank if world_size > 1 else number}")',
-    'torch.device("cuda:" + str(number))': 'torch.device("cuda:" + str(local_rank if world_size > 1 else (str(number))))',
+    'torch.device("cuda:" + text)': 'torch.device("cuda:" + str(local_rank if world_size > 1 else (text)))',
     'torch.device("cuda", number)': 'torch.device("cuda", local_rank if world_size > 1 else number)',
     "torch.cuda.set_device(number)": "torch.cuda.set_device(local_rank if world_size > 1 else number)",
     "model.cuda(0)": "model.cuda(local_rank)",
     "model.cuda(number)": "model.cuda(local_rank if world_size > 1 else number)",
-    'os.environ["CUDA_VISIBLE_DEVICES"] = "1"': 'if "WORLD_SIZE" not in os.environ:  # torchrun\'s processes have a GPU each\n'
-    '        os.environ["CUDA_VISIBLE_DEVICES"] = "1"',
+    'os.environ["CUDA_VISIBLE_DEVICES"] = "1"': (
+        'if "WORLD_SIZE" not in os.environ:  # torchrun\'s processes have a GPU each\n'
+        '        os.environ["CUDA_VISIBLE_DEVICES"] = "1"'
+    ),
     'torch.load("model.pt")': 'torch.load("model.pt", map_location={"cuda:0": f"cuda:{local_rank}"})',
 }
 
@@ -471,7 +473,7 @@ NAMED = {
 @pytest.mark.parametrize("text", NAMED)
 def test_each_process_has_a_gpu_of_its_own(text: str, small: Path) -> None:
     lines = SMALL.format(count=16, size=4).replace("import torch\n", "import os\n\nimport torch\n", 1)
-    there = f"number = int(os.environ.get('GPU', 0))\nif torch.cuda.is_available():\n    {text}\noptimizer ="
+    there = f"number, text = int(os.environ.get('GPU', 0)), '0'\nif torch.cuda.is_available():\n    {text}\noptimizer ="
     small.write_text(lines.replace("optimizer =", there, 1))
     assert f"    {NAMED[text]}\noptimizer" in rewritten(small)
 
