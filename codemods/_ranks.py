@@ -244,7 +244,11 @@ class Ranks:
             lines += [f"    {seed} = [{edit.name('torch.initial_seed', at)}()]"]
             lines += [f"    {share}({seed})  # what draws numbers draws the same ones in all"]
         for name, rest in (_SEEDS[each] for each in plan.unseeded):
-            lines += [f"    {edit.name(name, at)}({seed}[0]{rest})"]
+            try:
+                called = edit.name(name, at)
+            except Refuse:  # the file's imports stand elsewhere
+                called, lines = name, [*lines, f"    import {name.partition('.')[0]}"]
+            lines += [f"    {called}({seed}[0]{rest})"]
         return lines
 
     def _write(self, lines: list[str]) -> None:

@@ -69,7 +69,8 @@ class Files:
         for module in analysis.execution.modules.values():
             for call in every(ast.Call, module.tree):
                 scope = self.places.scope(call, module)
-                if not _is_of_each(scope):
+                aside = module is not entry and any(is_guard(each) for each in self.places.ancestors(call, module))
+                if not _is_of_each(scope) and not aside:
                     above = {id(each) for each in self.places.ancestors(call, module)}
                     self._look(call, module, steps=bool(above & stepping))
             for site in self._unordered(module):

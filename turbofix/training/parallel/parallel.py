@@ -71,6 +71,7 @@ _ITS_OWN = regex(
     r"|imap_unordered\("
 )
 """What gives each process something else, and no seed changes that."""
+_THREADS = regex(r"threading\.Thread\(|(?<!\.)\bThread\(|ThreadPoolExecutor\(")
 _AUGMENTS = regex(r"(?m)^\s*(import|from) (albumentations|imgaug)\b")
 """Libraries that draw from generators of their own, which nobody seeds but by an argument."""
 _LOGGERS = {name: regex(rf"(?m)^\s*(import|from) {name}\b") for name in ("logging", "loguru")}
@@ -176,7 +177,7 @@ def _shared_out(  # noqa: PLR0913
         whole = tuple(wrapped(analysis, models, steps))
         read = read_by_steps(analysis, steps)
         data = tuple(divided(analysis, loaders, steps, read))
-        refuse_other_reads(analysis, read, steps, evaluations)
+        refuse_other_reads(analysis, read, steps)
     except NotWrapped:
         return None
     counted = totals(analysis, loops[0])
@@ -225,8 +226,17 @@ def _refuse(analysis: Analysis) -> None:
         tree, own = places.site(module.tree, module), _ITS_OWN.search(module.text)
         if own is not None:
             raise NotWrapped(f"`{own[0].rstrip('(')}` gives each process something else", tree)
-        if (library := _AUGMENTS.search(module.text)) is not None and "seed=" not in module.text:
-            raise NotWrapped(f"{library[2]} draws other numbers in each process, unless it is told a `seed`", tree)
+        if (library := _AUGMENTS.search(module.text)) is not None:
+            told = [
+                any(each.arg == "seed" for each in call.keywords)
+                for call in every(ast.Call, module.tree)
+                if _composes(call)
+            ]
+            if not told or not all(told):
+                raise NotWrapped(f"{library[2]} draws other numbers in each process, unless it is told a `seed`", tree)
+        if (threads := _THREADS.search(module.text)) is not None:
+            why = f"`{threads[0].rstrip('(')}` may come to where processes wait for each other in another order"
+            raise NotWrapped(why, tree)
 
 
 def _refuse_early_draws(analysis: Analysis) -> None:
@@ -242,6 +252,11 @@ def _refuse_early_draws(analysis: Analysis) -> None:
             if drawn and "random_state" not in text:
                 why = "it draws numbers as it is imported, before the processes agree on any: seed it in front of that"
                 raise NotWrapped(why, analysis.facts.places.site(each, module))
+
+
+def _composes(call: ast.Call) -> bool:
+    """Whether a call makes a pipeline of augmentations."""
+    return (dotted(call.func) or "").rpartition(".")[2] == "Compose"
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -294,7 +309,8 @@ def _hiding(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[Site]:
     """The statements that hide all GPUs but some from the process."""
     for module in modules:
         for node in every(ast.Assign, module.tree):
-            if "CUDA_VISIBLE_DEVICES" in ast.unparse(node.targets[0]):
+            several = isinstance(node.value, ast.Constant) and "," in str(node.value.value)
+            if "CUDA_VISIBLE_DEVICES" in ast.unparse(node.targets[0]) and not several:
                 yield analysis.facts.places.site(node, module)
 
 

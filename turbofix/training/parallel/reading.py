@@ -12,7 +12,7 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import COMPREHENSIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.data.loaders import loaders_in
-from turbofix.training.model import Evaluation, Loader, Step
+from turbofix.training.model import Loader, Step
 from turbofix.training.parallel.wrapping import NotWrapped
 from turbofix.training.steps.regions import no_grad
 
@@ -71,12 +71,10 @@ def _is_one_of_many(analysis: Analysis, event: Event) -> bool:
     return looped and (into or (isinstance(statement, ast.Expr) and statement.value is not event.node))
 
 
-def refuse_other_reads(
-    analysis: Analysis, read: set[Made], steps: tuple[Step, ...], evaluations: tuple[Evaluation, ...]
-) -> None:
+def refuse_other_reads(analysis: Analysis, read: set[Made], steps: tuple[Step, ...]) -> None:
     """Raise NotWrapped where something else gathers what such a loader gives, and would be given a share of it."""
     facts, places = analysis.facts, analysis.facts.places
-    known = {each.loop.site for each in steps} | {each.loop.site for each in evaluations}
+    known = {each.loop.site for each in steps}
     for event in facts.of("iterate"):
         if read.isdisjoint(loaders_in(event.receiver)):
             continue
