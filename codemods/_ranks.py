@@ -157,6 +157,11 @@ class Ranks:
         for each in self.plan.totals:
             add_up(self, each)
 
+        for loop, model in self.plan.buffers:
+            send = self.edit.name("torch.distributed.broadcast", loop)
+            lines = f"    for buffer in {model}.buffers():  # each has those of its share", f"        {send}(buffer, 0)"
+            self.after(loop, self.several(loop), *lines)
+
     def agree(self) -> None:
         """What one process decides holds for all: numbers that are read may differ in their last digits."""
         for site in self.plan.decisions:

@@ -351,6 +351,20 @@ def test_without_gpus_each_process_has_the_running_figures_of_the_first(small: P
     assert one == other
 
 
+def test_shares_leave_the_same_running_figures_in_all(small: Path, launcher: ranks.Server) -> None:
+    """Else an evaluation that each process makes for itself says something else in each, and so does what hangs on it."""
+    text = SMALL.format(count=16, size=4).replace(
+        "nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))"
+    )
+    small.write_text(text)
+    text = rewritten(small)
+    assert "DistributedSampler(" in text
+    small.write_text(text + 'open(f"kept{rank}", "w").write(str(model[0].running_var.tolist()))\n')
+    assert not launcher.run(small).error
+    one, other = ((small.parent / f"kept{rank}").read_text() for rank in range(2))
+    assert one == other
+
+
 def rewritten_of(path: Path, text: str) -> str:
     path.write_text(text)
     return rewritten(path)

@@ -332,14 +332,21 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+
+class Net(nn.Linear):
+    def forward(self, x):
+        return super().forward(x)
+
+
 torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
 x = torch.randn(96, 4)
 loader = DataLoader(TensorDataset(x, x.sum(1)), batch_size=8, shuffle=True)
-model = nn.Linear(4, 1)
+model = Net(4, 1).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(3):
     for a, b in loader:
-        loss = nn.functional.mse_loss(model(a).squeeze(1), b)
+        loss = nn.functional.mse_loss(model(a.to(device)).squeeze(1), b.to(device))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -349,7 +356,8 @@ for epoch in range(3):
 @pytest.mark.parametrize("shared", [True, False])
 def test_two_processes_settle_whether_a_batch_can_be_shared_out(shared: bool, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    apart = SHARED.replace("mse_loss(", "mse_loss(len(a) * ")  # a loss that knows how large the batch is
+    apart = SHARED.replace("forward(x)\n\n", "forward(x) * len(x) / 8\n\n")  # a model that knows how large the batch is
+    assert apart != SHARED
     script.write_text(SHARED if shared else apart, encoding="utf-8")
     chosen = [each for each in registry.load() if each.name == "ddp"]
     target, trust = Target(gpus=2), pipeline.Trust(likely=True)

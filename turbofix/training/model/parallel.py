@@ -114,6 +114,7 @@ class Parallel:
     copied: tuple[Site, ...] = ()
     loaders: tuple[Divided, ...] = ()
     totals: tuple[Totals, ...] = ()
+    buffers: tuple[tuple[Site, str], ...] = ()
     shared: tuple[Site, ...] = ()
     normed: bool = False
     synchronised: bool = False

@@ -190,7 +190,13 @@ def _shared_out(  # noqa: PLR0913
         apart=tuple(_apart(analysis)),
         totals=(counted,) if counted is not None else (),
     )
-    return chosen if is_plain(analysis, chosen, loops[0]) else None
+    if not is_plain(analysis, chosen, loops[0]):
+        return None
+    called = next(each.node.func for each in analysis.facts.events_in(loops[0].node) if each.kind == "forward")  # type: ignore[attr-defined]
+    site = places.site(called, loops[0].module)
+    text = dict(whole[0].uses).get(site, ast.unparse(called))
+    behind = (places.site(loops[0].node, loops[0].module), text)
+    return replace(chosen, buffers=(behind,) if whole[0].normed else ())
 
 
 def _apart(analysis: Analysis) -> Iterator[str]:
