@@ -352,7 +352,7 @@ def test_without_gpus_each_process_has_the_running_figures_of_the_first(small: P
 
 
 def test_shares_leave_the_same_running_figures_in_all(small: Path, launcher: ranks.Server) -> None:
-    """Else an evaluation that each process makes for itself says something else in each, and so does what hangs on it."""
+    """Else an evaluation that each makes for itself says something else in each, and so does what hangs on it."""
     text = SMALL.format(count=16, size=4).replace(
         "nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))"
     )
@@ -490,6 +490,24 @@ def test_each_process_has_a_gpu_of_its_own(text: str, small: Path) -> None:
     there = f"number, text = int(os.environ.get('GPU', 0)), '0'\nif torch.cuda.is_available():\n    {text}\noptimizer ="
     small.write_text(lines.replace("optimizer =", there, 1))
     assert f"    {NAMED[text]}\noptimizer" in rewritten(small)
+
+
+FETCHED = {
+    "MNIST('data', download=True)": "first(MNIST)('data', download=True)",
+    "MNIST('data', download=False)": "MNIST('data', download=False)",
+    "fetch_california_housing()": "first(fetch_california_housing)()",
+    "urlretrieve('http://a.b', 'data')": "once(urlretrieve)('http://a.b', 'data')",
+}
+
+
+@pytest.mark.parametrize("call", FETCHED)
+def test_one_process_fetches_data_before_the_others_read_them(call: str, small: Path) -> None:
+    text = SMALL.format(count=16, size=4)
+    brought = "from urllib.request import urlretrieve\n\nfrom sklearn.datasets import fetch_california_housing\n"
+    brought += "from torchvision.datasets import MNIST\n"
+    text = text.replace("import torch\n", f"{brought}import torch\n", 1)
+    small.write_text(text.replace("model =", f"def fetched():\n    return {call}\n\n\ndata = fetched()\nmodel =", 1))
+    assert f"    return {FETCHED[call]}\n" in rewritten(small)
 
 
 REFUSED = {

@@ -203,7 +203,6 @@ CLIPS = NAMES["clips"]
 SHOWING_METHODS = NAMES["showing_methods"]
 LOGGING_METHODS = NAMES["logging_methods"]
 PREPARES = NAMES["prepares"]
-LOADERS_ALIKE = NAMES["loaders_alike"]
 DEAD_ENDS = NAMES["dead_ends"]
 # --- canonical names ------------------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ class Files:
             self._make(call, module)
         elif (method and _moves(call, parent)) or (name in NAMES["clock"] and not steps and self._tells(call, module)):
             self.made[func] = None
-        elif _downloads(call):
+        elif _downloads(call) or name.startswith("sklearn.datasets.fetch_") or name == "torch.hub.load":
             self._refuse_early(call, module)
             self.fetching[func] = None
 

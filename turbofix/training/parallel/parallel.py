@@ -63,7 +63,6 @@ _BROUGHT = {
 _SPLITTING = regex(r"train_test_split|KFold|resample\(")
 """What draws from NumPy's generator out of sight."""
 
-_OF_TORCH = regex(r"torch\.(rand|randn|randint|randperm|multinomial|bernoulli|normal)(_like)?")
 _GPU = regex(r"cuda|accelerator")
 _BATCHES = regex(r"squeeze\(|\[0\]|view\(|reshape\(|flatten\(0")
 _ITS_OWN = regex(
