@@ -522,6 +522,7 @@ REFUSED = {
 LAYERS = {
     "first dimension counts time": "self.body = nn.LSTM(4, 1)",
     "goes over a batch": "pass\n\n    def forward(self, x):\n        return x - x.mean(0)",
+    "`torch.std(x, 0` in `Net` goes over": "pass\n\n    def forward(self, x):\n        return x / torch.std(x, 0)",
     "keeps figures of its batches in `seen`": "self.register_buffer('seen', torch.zeros(4))\n\n"
     "    def forward(self, x):\n        self.seen = 0.9 * self.seen + x.sum()\n        return x",
     "`max_norm` changes the weights": "self.body = nn.Embedding(4, 1, max_norm=1)",

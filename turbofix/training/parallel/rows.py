@@ -31,7 +31,10 @@ COMPARED = regex(
     r"|(\w+)\.unsqueeze\([01]\), \7\.unsqueeze\([01]\)"
 )
 """What compares the samples of a batch with each other looks like."""
-_ACROSS = regex(r"\.(std|var|mean)\((dim=|axis=)?0\b|randperm\((\w+)\.(size\(0\)|shape\[0\])")
+_ACROSS = regex(
+    r"\.(std|var|mean)\((dim=|axis=)?0\b|torch\.(std|var|mean)\([^\n]*?, (dim=|axis=)?0\b"
+    r"|randperm\((\w+)\.(size\(0\)|shape\[0\])"
+)
 """What takes figures over a batch, or mixes it."""
 _PAIRED = regex(r"\b(?!self\b)\w+ @ (?!self\b)\w+\.(T\b|t\(\))")
 _COUNTED = regex(r"ignore_index=(?!-1\b)|reduction=['\"]sum")
