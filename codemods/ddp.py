@@ -39,8 +39,9 @@ Use instead
     others stay as they are: every process runs the whole script with the same batches and numbers, and one line changes
     where a model is called. ``shared(model)(images)`` computes the rows of this process, and answers with those of all.
     So losses, figures and decisions are those of one process, whatever they hang on: sums, pairs of samples, early
-    stops, several models, methods of a model. Gradients are averaged as they come. A batch that does not divide is
-    computed whole by each. Every process then reads all of the data: this pays where the model is what takes the time.
+    stops, several models, methods of a model. Gradients are averaged as they come. A batch that does not
+    divide, or has fewer than two samples for each process, is computed whole by each. Every process then
+    reads all of the data: this pays where the model is what takes the time.
 
     ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns. The other
     processes print nothing, and write to nothing what they write to open files. Batch normalisation counts over all
@@ -50,9 +51,9 @@ When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes
     would differ in silence: numbers or orders that no seed makes alike, files that are written as a module is imported,
     questions to the user. And where the rows of a batch are not computed each by itself: layers that take figures over
-    a batch or keep them, a first dimension that counts time, nodes of graphs, padding to the longest row. So are agents
-    in an environment, notebooks, models that go backward by themselves, and scripts that Accelerate trains by several
-    processes already.
+    a batch or keep them, a first dimension that counts time, nodes of graphs, padding to the longest row. So are
+    batches of one sample, threads, scripts that never use a GPU, agents in an environment, notebooks, models that go
+    backward by themselves, and scripts that Accelerate trains by several processes already.
 
 Risk
     equivalent: the same batches give the same gradients but for rounding; dropout draws other numbers in each process.

@@ -419,7 +419,7 @@ def main():
         os.makedirs("after", exist_ok=True)
     Path("dated").mkdir(exist_ok=True)
     dated = open(f"dated/{datetime.now():%f}.txt", "w")
-    log = open("log.csv", "w")
+    log = open(file="log.csv", mode="w")
     rows = csv.writer(log)
     begun = time.time()
     try:

@@ -185,12 +185,13 @@ class Files:
     def _open(self, call: ast.Call, module: ModuleFile, name: str) -> None:
         """A file that is written: the other processes write into nothing."""
         statement = self.places.statement(call, module)
+        given = [*call.args[:1], *(each.value for each in call.keywords if each.arg in ("file", "filename"))][:1]
+        if name not in _OPENS and isinstance(call.func, ast.Attribute):
+            given = [call.func.value]
         if isinstance(statement, (ast.With, ast.Expr)) and name not in _LOGS:
-            path = call.func.value if isinstance(call.func, ast.Attribute) and name not in _OPENS else call.args[0]
-            self.written.append((statement, module, path))
+            self.written += [(statement, module, path) for path in given]
         if name in _OPENS:
-            given = [*call.args[:1], *(each.value for each in call.keywords if each.arg in ("file", "filename"))]
-            for each in given[:1]:
+            for each in given:
                 self.opened[self.places.site(each, module)] = None
         elif isinstance(call.func, ast.Attribute):
             self.receivers[self.places.site(call.func.value, module)] = None
