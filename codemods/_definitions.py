@@ -20,36 +20,38 @@ def $like(figure, number):
 
 IN_STEP = '''
 class $Part($torch.autograd.Function):
-    """The rows of a batch that this process computes."""
+    """The rows of a batch that this process computes; ``rows`` says how many each one does."""
 
     @staticmethod
-    def forward(ctx, batch, dim):
-        ctx.dim = dim
-        return batch.chunk($world_size, dim)[$rank].clone()
+    def forward(ctx, batch, dim, rows):
+        ctx.dim, ctx.rows = dim, rows
+        return batch.split(rows, dim)[$rank].clone()
 
     @staticmethod
     def backward(ctx, grad):
-        return $Whole.apply(grad, ctx.dim) / $world_size, None
+        return $Whole.apply(grad, ctx.dim, ctx.rows) / $world_size, None, None
 
 
 class $Whole($torch.autograd.Function):
     """The rows of all processes, over which gradients are averaged: each one's weigh as many times as much."""
 
     @staticmethod
-    def forward(ctx, part, dim):
-        ctx.dim = dim
-        part = part.contiguous()
-        parts = [$torch.empty_like(part) for _ in range($world_size)]
-        $torch.distributed.all_gather(parts, part)
-        return $torch.cat(parts, dim)
+    def forward(ctx, part, dim, rows):
+        ctx.dim, ctx.rows = dim, rows
+        padded = part.new_zeros((*part.shape[:dim], max(rows), *part.shape[dim + 1 :]))
+        padded.narrow(dim, 0, rows[$rank]).copy_(part)
+        parts = [$torch.empty_like(padded) for _ in rows]
+        $torch.distributed.all_gather(parts, padded)
+        return $torch.cat([each.narrow(dim, 0, count) for each, count in zip(parts, rows)], dim)
 
     @staticmethod
     def backward(ctx, grad):
-        return $Part.apply(grad, ctx.dim) * $world_size, None
+        return $Part.apply(grad, ctx.dim, ctx.rows) * $world_size, None, None
 
 
-$own = $torch.Generator("cpu")  # for dropout, of which each process has its own
+$own = $torch.Generator("cpu")  # for what models draw: each process has numbers of its own
 $averaged = {}  # the parameters whose gradients are, by their numbers
+$plans = $weakref.WeakKeyDictionary()  # how the calls of each model are shared out
 
 
 def $average(parameter):
@@ -58,73 +60,180 @@ def $average(parameter):
     $torch.distributed.all_reduce(parameter.grad)
 
 
-def $each_tensor(change, value):
-    """A value with its tensors and fractions changed; None for what may have some where nobody sees them."""
-    if isinstance(value, ($torch.Tensor, float)):
-        return change(value)
-    if isinstance(value, dict):
-        values = {key: $each_tensor(change, each) for key, each in value.items()}
-        return values if type(value) is dict else type(value)(**values)
-    if isinstance(value, (list, tuple)):
-        values = [$each_tensor(change, each) for each in value]
-        return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)
-    if hasattr(value, "__dataclass_fields__"):
-        return type(value)(**{name: $each_tensor(change, each) for name, each in vars(value).items()})
-    return value if isinstance(value, (int, str)) else None
+def $apart():
+    """Random numbers that leave those of the script as they are."""
+    return $torch.random.fork_rng([$torch.cuda.current_device()] if $torch.cuda.is_available() else [])
+
+
+class $Fixed($torch.utils._python_dispatch.TorchDispatchMode):
+    """Computes without dropout, and with one number in place of random ones, whose shapes it keeps."""
+
+    drawn = ()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if $torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        names = [each.name for each in func._schema.arguments]
+        off = {"dropout", "dropout_p", "p" if "dropout" in str(func) else "dropout"}
+        args = [0.0 if name in off else each for name, each in zip(names, args)]
+        answer = func(*args, **(kwargs or {}))
+        return answer if off & {*names} else $torch.utils._pytree.tree_map_only($torch.Tensor, self.set, answer)
+
+    def set(self, tensor):
+        self.drawn += (tensor.shape,)
+        return tensor.fill_(0.5)
+
+
+def $tried(model, owner, given, form):
+    """What a model answers, the shapes of what it draws, and its tensors then; it is left as it was."""
+    args, kwargs = $torch.utils._pytree.tree_unflatten(given, form)
+    held, modules, numpy = [*owner.parameters(), *owner.buffers()], [*owner.modules()], $sys.modules.get("numpy")
+    states = [(each, dict(each)) for one in modules for each in (vars(one), one._buffers)]
+    old, chance = [each.detach().clone() for each in held], ($random.getstate(), numpy and numpy.random.get_state())
+    for each in modules:
+        if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm):
+            each.training = False  # it counts over all processes
+    try:
+        with $apart(), $torch.autocast(held[0].device.type, enabled=False), $Fixed() as fixed:
+            answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
+        kept = [value for now, was in states for name, value in now.items() if value is not was.get(name)]
+        then = [each.detach().clone() for each in (*held, *filter($torch.is_tensor, kept))]
+        return $torch.utils._pytree.tree_map_only($torch.Tensor, $torch.Tensor.detach, answer), fixed.drawn, then
+    finally:
+        for now, was in states:
+            now.clear()
+            now.update(was)
+        for each, was in zip(held, old):
+            if not $torch.equal(each, was):
+                each.detach().copy_(was)
+        $random.setstate(chance[0])
+        if numpy:
+            numpy.random.set_state(chance[1])
+
+
+def $is_near(one, other):
+    """Whether two answers are the same but for rounding."""
+    if not isinstance(other, ($torch.Tensor, float)):
+        return one == other
+    one, other = ($torch.as_tensor(each).detach().double().nan_to_num(0.0, 0.0, 0.0) for each in (one, other))
+    slack = 1e-3 if not other.dim() else 1e-2 if other.is_cuda else 1e-4
+    return one.shape == other.shape and bool((one - other).norm() <= slack * other.norm() + 1e-6)
+
+
+def $rows_of(given, axis):
+    """How many rows of a batch are each process's, by the first tensor."""
+    size = next((each.shape[axis] for each in given if $torch.is_tensor(each) and each.dim() > axis), 0)
+    return [size // $world_size + (each < size % $world_size) for each in range($world_size)]
+
+
+def $compared(model, owner, given, form, axis, rows):
+    """How a call is shared out: the dimensions of what it is given and of what it answers, and whether it draws
+    a number for all rows. None where its answer to some rows is none of what it answers to the batch."""
+    places = [range(each.dim() if $torch.is_tensor(each) else 0) for each in given]
+    places = [[dim for dim in (axis, 1 - axis) if dim in each and (dim <= axis or len(each) == 3)] for each in places]
+    dims = [next((dim for dim in some if each.shape[dim] == sum(rows)), None) for each, some in zip(given, places)]
+    parts = [each if dim is None else each.split(rows, dim)[$rank] for each, dim in zip(given, dims)]
+    (whole, drawn, then), (answer, again, now) = ($tried(model, owner, each, form) for each in (given, parts))
+    ways = []
+    for one, each in zip(answer, whole):
+        if isinstance(each, (int, float)) or ($torch.is_tensor(each) and not each.dim()):
+            ways.append((float(one), float(each)))
+            continue
+        sizes = zip(one.shape, each.shape) if $torch.is_tensor(each) else ()
+        shorter = [dim for dim, (part, batch) in enumerate(sizes) if part != batch]
+        for dim in shorter:
+            each = each.split([each.shape[dim] * count // sum(rows) for count in rows], dim)[$rank]
+        ways.append(shorter[0] if shorter else None)
+        if not $is_near(one, each):
+            return None
+    if len(answer) != len(whole) or len(now) != len(then) or not all(map($is_near, now, then)):
+        return None
+    return dims, ways, any(map(tuple.__eq__, drawn, again))
+
+
+def $joined(told, rows):
+    """How the answers of all processes become one, by what each has told; None where they do not."""
+    ways = []
+    for each in zip(*(one[1] for one in told)):
+        totals = ()
+        if isinstance(each[0], tuple):
+            mean = sum(one * count for (one, _), count in zip(each, rows)) / sum(rows)
+            totals = ("mean", mean), ("sum", sum(one for one, _ in each))
+        elif len({*each}) == 1:
+            ways.append(each[0])
+            continue
+        fits = [name for name, way in totals if $is_near(way, each[0][1])]
+        if not fits:
+            return None
+        ways.append(fits[0])
+    return told[$rank][0], ways, any(one[2] for one in told)
+
+
+def $plan(model, owner, given, form):
+    """How all processes share out a call; None where each has to compute the whole of it."""
+    tensors = [each.detach().double() for each in given if $torch.is_tensor(each)]
+    seen = sum(float(each.abs().sum()) for each in tensors)
+    for axis in (0, 1):  # samples, or steps in time, come first
+        own, told, rows = None, [None] * $world_size, $rows_of(given, axis)
+        if min(rows):
+            try:
+                own = $compared(model, owner, given, form, axis, rows)
+            except Exception:  # some rows are not what it takes
+                pass
+        $torch.distributed.all_gather_object(told, (seen, own))
+        if any(abs(each - seen) > 1e-3 * abs(seen) for each, _ in told):
+            raise RuntimeError("the processes read different batches: something draws numbers that nobody seeds")
+        plan = $joined([each for _, each in told], rows) if all(each for _, each in told) else None
+        if plan is not None:
+            return axis, *plan
+    if $rank == 0:
+        $warnings.warn(f"each process computes the whole batch of {type(owner).__name__}: its rows hang on each other")
+    return None
 
 
 def $shared(model):
-    """A model of which each process computes its rows of a batch, and has those of all; whole where they differ."""
+    """A model of which each process computes its rows of a batch, and has those of all."""
     if $world_size == 1 or not $torch.distributed.is_initialized():
         return model
     owner = getattr(model, "__self__", model)
     trained = [each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()]
     fresh = [each for each in trained if $averaged.get(id(each), type(None))() is not each]
     if not $averaged:
-        $own.manual_seed(($torch.initial_seed() + $rank) % 2**63)
+        $own.manual_seed($torch.initial_seed() % 2**63)
     for parameter in fresh:
         parameter.register_post_accumulate_grad_hook($average)
         $averaged[id(parameter)] = $weakref.ref(parameter)
 @NORMED@
+    def whole(value, way, rows):
+        if way is None:
+            return value
+        if way in ("mean", "sum"):
+            weight = rows[$rank] * $world_size / sum(rows) if way == "mean" else $world_size
+            number = $Whole.apply(($torch.as_tensor(value).double() * weight)[None], 0, [1] * $world_size).mean()
+            return number.to(value.dtype) if $torch.is_tensor(value) else type(value)(number)
+        return $Whole.apply(value, way, [value.shape[way] // rows[$rank] * each for each in rows])
+
     def called(*args, **kwargs):
-        given = [*args, *kwargs.values()]
-        given += [each for value in given if isinstance(value, dict) for each in value.values()]
-        given += [each for value in given if isinstance(value, tuple) for each in value]
-        tensors = [each for each in given if isinstance(each, $torch.Tensor) and each.dim()]
-        known = ($torch.Tensor, dict, list, tuple, int, float, str, type(None))
-        plain = all(isinstance(each, known) and not hasattr(each, "_fields") for each in given)
-        size = tensors[0].shape[0] if tensors else 0
-        rows, unclear = size // $world_size, []
-        listed = any(isinstance(each, (list, tuple)) and len(each) == size for each in given)
-        if rows < 2 or size % $world_size or listed or not plain:
+        given, form = $torch.utils._pytree.tree_flatten((args, kwargs))
+        rows = $rows_of(given, 0)
+        if min(rows) < @FEW@:
             return model(*args, **kwargs)
-
-        def places(tensor, size):  # of a state of three dimensions, samples may be in the second one
-            return [dim for dim in range(1 + (tensor.dim() == 3)) if tensor.shape[dim] == size] if tensor.dim() else []
-
-        def part(value):
-            dims = places(value, size) if isinstance(value, $torch.Tensor) else []
-            return $Part.apply(value, dims[0]) if dims else value
-
-        def whole(value):
-            if isinstance(value, float):
-                return whole(tensors[0].new_tensor(value, dtype=$torch.float64)).item()
-            if not value.dim():
-                return $Whole.apply(value[None], 0).mean()  # a loss, which is a mean
-            dims = places(value, rows)
-            if len(dims) > 1 and tensors[0].shape[1:2] != (rows,):
-                unclear.append(value)
-            if not dims and tensors[0].dim() > 1 and value.shape[0] == rows * tensors[0].shape[1]:
-                dims = [0]  # one for each place of each sample
-            return $Whole.apply(value, dims[0]) if dims else None
-
-        parts, options = $each_tensor(part, [args, kwargs])
-        seed = int($torch.randint(2**31, (), generator=$own, device="cpu"))
-@NUMPY@        with $torch.random.fork_rng([$torch.cuda.current_device()] if $torch.cuda.is_available() else []):
+        kind = (getattr(model, "__name__", ""), owner.training, min(rows) == 1, len(given))
+        known = $plans.setdefault(owner, {}).setdefault(kind, [])
+        if len(known) < 3 and None not in known:
+            known.append($plan(model, owner, given, form))
+        if known[-1] is None or min($rows_of(given, known[-1][0])) < @FEW@:
+            return model(*args, **kwargs)
+        axis, dims, ways, common = known[-1]
+        rows = $rows_of(given, axis)
+        parts = [each if dim is None else $Part.apply(each, dim, rows) for each, dim in zip(given, dims)]
+        args, kwargs = $torch.utils._pytree.tree_unflatten(parts, form)
+        seed = int($torch.randint(2**31, (), generator=$own, device="cpu")) + (0 if common else $rank)
+        with $apart():
             $torch.manual_seed(seed)
-            answer = model(*parts, **options)
-@RESTORED@@BUFFERS@        answer = $each_tensor(whole, answer)
-        return model(*args, **kwargs) if unclear else answer
+            answer = model(*args, **kwargs)
+@BUFFERS@        values, form = $torch.utils._pytree.tree_flatten(answer)
+        return $torch.utils._pytree.tree_unflatten([whole(each, way, rows) for each, way in zip(values, ways)], form)
 
     return called
 '''
@@ -138,6 +247,18 @@ NORMED = """    if fresh and fresh[0].is_cuda:
         $torch.nn.SyncBatchNorm.convert_sync_batchnorm(owner)
 """
 
+SAME = '''
+class $Same($torch.utils.data.DataLoader):
+    """A loader that gives every process the batches of the first one."""
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            batches = [batch]
+            if $world_size > 1 and $torch.distributed.is_initialized():
+                $torch.distributed.broadcast_object_list(batches)
+            yield batches[0]
+'''
+
 ONCE = '''
 def $once(call):
     """A call that the first process makes for all: they wait for it, and have what it returns, or raises."""
@@ -145,6 +266,7 @@ def $once(call):
     def made(*args, **kwargs):
         several = $world_size > 1 and $torch.distributed.is_initialized()
         several = several and $torch.utils.data.get_worker_info() is None
+        several = several and not any(hasattr(each, "write") for each in [*args, *kwargs.values()])  # a file of its own
         answer = [None, None]
         if several:
             $torch.distributed.barrier()
@@ -212,8 +334,3 @@ class $Silent:
     def __exit__(self, *raised):
         return None
 '''
-
-NUMPY = """        state = $numpy.random.get_state()
-        $numpy.random.seed(seed % 2**32)
-"""
-"""What a model draws by NumPy is another thing in each process, too."""

@@ -9,7 +9,7 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Parallel
 
-from ._definitions import AGREED, ALONE, BUFFERS, FIRST, IN_STEP, LEAVE, NORMED, NUMPY, ONCE, SILENT
+from ._definitions import AGREED, ALONE, BUFFERS, FIRST, IN_STEP, LEAVE, NORMED, ONCE, SAME, SILENT
 from ._precision import requote
 from ._totals import add_up
 
@@ -139,12 +139,13 @@ class Ranks:
         """What all processes do together, where each does the same but for its rows."""
         edit, plan = self.edit, self.plan
         normed, buffers = (f"{NORMED}\n" if plan.synchronised else "\n"), BUFFERS if plan.normed else ""
-        here = " and not tensors[0].is_cuda" if plan.synchronised else ""
+        here = " and not next(owner.parameters()).is_cuda" if plan.synchronised else ""
         text = IN_STEP.replace("@NORMED@\n", normed).replace("@BUFFERS@", buffers.replace("@HERE@", here))
-        text = text.replace("@NUMPY@", NUMPY if plan.by_numpy else "")
-        text = text.replace("@RESTORED@", "        $numpy.random.set_state(state)\n" if plan.by_numpy else "")
+        text = text.replace("@FEW@", "2" if plan.normed else "1")
         for site in plan.shared:
             edit.replace(site, f"{self.define(site, 'shared', text)}({edit.text(site)})")
+        for site in plan.same:
+            edit.replace(site, self.define(site, "Same", SAME))
         for site in plan.copied:
             old, world = edit.call(site).value("device_ids", 1), self.word("world_size", site)
             own = f"[{self.word('local_rank', site)}] if {world} > 1 else {old}"

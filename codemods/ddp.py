@@ -37,11 +37,21 @@ Use instead
 
     That is for a loop that does nothing with a batch but to train one model on it and to add up what it shows. All
     others stay as they are: every process runs the whole script with the same batches and numbers, and one line changes
-    where a model is called. ``shared(model)(images)`` computes the rows of this process, and answers with those of all.
-    So losses, figures and decisions are those of one process, whatever they hang on: sums, pairs of samples, early
-    stops, several models, methods of a model. Gradients are averaged as they come. A batch that does not
-    divide, or has fewer than two samples for each process, is computed whole by each. Every process then
-    reads all of the data: this pays where the model is what takes the time.
+    where a model is called::
+
+        loss = criterion(shared(model)(images.to(device)), labels.to(device))
+
+    It computes the rows of this process, and answers with those of all. So losses, figures and decisions are those of
+    one process, whatever they hang on: sums, pairs of samples, early stops, several models, methods of a model.
+    Gradients are averaged as they come.
+
+    The first three calls are tried on the whole batch, too, without random numbers: where the answer to some rows is
+    not as that to all, every process computes the whole batch from then on, and a warning says so. Such are layers that
+    take figures over a batch or keep them, and losses that are no mean or sum of the rows'. The first calls also
+    compare the batches of all processes, and stop with an error where they are not the same. A batch with fewer
+    samples than processes is computed whole. Where a library augments by numbers that nobody seeds, all take the
+    batches of the first process. Every process reads all of the data: this pays where the model is what
+    takes the time.
 
     ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns. The other
     processes print nothing, and write to nothing what they write to open files. Batch normalisation counts over all
@@ -50,10 +60,10 @@ Use instead
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes
     would differ in silence: numbers or orders that no seed makes alike, files that are written as a module is imported,
-    questions to the user. And where the rows of a batch are not computed each by itself: layers that take figures over
-    a batch or keep them, a first dimension that counts time, nodes of graphs, padding to the longest row. So are
-    batches of one sample, threads, scripts that never use a GPU, agents in an environment, notebooks, models that go
-    backward by themselves, and scripts that Accelerate trains by several processes already.
+    questions to the user, threads. And where a process may wait for another in vain: layers that choose what they
+    compute, or how much, by the rows they have. So are batches of one sample, nodes of graphs, scripts that never use a
+    GPU, agents in an environment, notebooks, models that go backward by themselves, and scripts that Accelerate trains
+    by several processes already.
 
 Risk
     equivalent: the same batches give the same gradients but for rounding; dropout draws other numbers in each process.
@@ -110,6 +120,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         reason = "it acts in an environment, and each process would have one of its own"
     if program.libraries & GRAPHS and found.shared:
         reason = "the rows of its batches are nodes of graphs, which do not go without each other"
+    if not program.names_cuda and found.owner is None:
+        reason = "it never uses a GPU: `use-cuda` moves it to one first"
     if found.hazard is not None:
         reason = f"{found.hazard.why} ({found.hazard.site.line_from(at[0].path)})"
     if found.synchronised or any(each.normed for each in found.models):

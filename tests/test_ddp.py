@@ -308,6 +308,109 @@ def test_all_that_a_script_does_with_a_batch_is_the_same(name: str, small: Path,
     assert len(ours) > 11
 
 
+HANGING = {
+    "a mean over the batch": "return super().forward(x - x.mean(0))",
+    "pairs": "return super().forward((x @ x.T).softmax(1) @ x)",
+    "a running figure": "self.seen = 0.9 * self.seen + x.mean()\nreturn super().forward(x) * self.seen",
+    "a count": "self.counts += x.abs().sum(0)\nreturn super().forward(x / self.counts.norm())",
+    "a figure read outside": "self.kl = x.pow(2).mean()\nreturn super().forward(x)",
+    "a state made beforehand": "return super().forward(x + self.hidden[: len(x)])",
+    "weights that are asked for": "return super().forward(self.bounded(x.argmax(1)))",
+    "one sample after another": "return torch.stack([super(Net, self).forward(each) for each in x]).roll(1, 0)",
+}
+"""Answers of which the rows hang on each other."""
+EACH = {
+    "noise": "return super().forward(x + 0 * torch.randn_like(x))",
+    "dropout": "return super().forward(F.dropout(x, 1e-9))",
+    "a decision for all": "return super().forward(x) if torch.rand(1) < 2 else x",
+    "weights by norm": "return self.normed(super().forward(x))",
+    "turned": "return super().forward(x.T.contiguous().T)",
+    "flattened": "return super().forward(x.view(-1, 2).view(-1, 6)).view(-1).view(-1, 3)",
+}
+"""Answers of which each row is computed by itself."""
+
+
+@pytest.mark.parametrize("name", [*HANGING, *EACH])
+def test_rows_that_hang_on_each_other_are_computed_by_all(name: str, small: Path, launcher: ranks.Server) -> None:
+    """The first calls tell, whatever it is: a call is shared out where its answer to some rows is as to all."""
+    body = (HANGING | EACH)[name].replace("\n", "\n        ")
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b) + getattr(model, 'kl', 0)\n", 1)
+    text = text.replace(
+        "torch.manual_seed",
+        f"""\
+class Own(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("counts", torch.zeros(6))
+        self.hidden, self.kl = torch.arange(8.0)[:, None], 0
+        self.bounded = nn.Embedding(6, 6, max_norm=1)
+        self.normed = nn.utils.weight_norm(nn.Linear(3, 3))
+
+    def forward(self, x):
+        {body.replace("super(Net", "super(Own")}
+
+
+torch.manual_seed""",
+        1,
+    )
+    text = text.replace("shuffle=True", "shuffle=True, generator=torch.Generator()")
+    small.write_text(text.replace("= Net()", "= Own()").replace("COUNT", "21"))
+    ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
+    small.write_text(rewritten(small))
+    ran = launcher.run(small)
+    assert not ran.error or "computes the whole batch of Own" in ran.error, ran.error
+    assert ("computes the whole batch of Own" in ran.err[0]) == (name in HANGING)
+    assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
+
+
+def test_all_take_the_batches_of_the_first_where_augmentations_are_not_seeded(
+    small: Path, launcher: ranks.Server
+) -> None:
+    small.with_name("albumentations.py").write_text(
+        "import os\n\n\ndef Compose(steps):\n    return lambda x: x + os.getpid() % 7\n"
+    )
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
+    text = text.replace("import numpy", "import albumentations\nimport numpy").replace(
+        "loader =",
+        """\
+class Augmented(TensorDataset):
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return albumentations.Compose([])(x), y
+
+
+loader =""",
+    )
+    text = rewritten_of(small, text.replace("(TensorDataset(", "(Augmented("))
+    assert "loader = Same(" in text
+    small.write_text(text)
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert len(ran.out[0].split()) > 11
+
+
+def test_batches_that_differ_between_processes_are_an_error(small: Path, launcher: ranks.Server) -> None:
+    text = TRAINING.replace(
+        "STEP\n", "a = a + int(os.environ.get('RANK', 0)) * 0.1\n        loss = F.cross_entropy(model(a), b)\n", 1
+    )
+    text = text.replace("import numpy", "import os\n\nimport numpy")
+    small.write_text(rewritten_of(small, text.replace("COUNT", "24")))
+    assert all("the processes read different batches" in each for each in launcher.run(small).err)
+
+
+def test_samples_may_come_second(small: Path, launcher: ranks.Server) -> None:
+    text = TRAINING.replace("= Net()", "= nn.GRU(6, 3)").replace(
+        "STEP\n", "out = model(torch.stack([a, a, a]))[0][-1]\n        loss = F.cross_entropy(out, b)\n"
+    )
+    small.write_text(text.replace("COUNT", "21"))
+    ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
+    small.write_text(rewritten(small))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
+
+
 STATE = TRAINING.replace("= Net()", "= nn.GRU(6, 3, num_layers=3, batch_first=True)").replace(
     "STEP\n",
     "out, state = model(a[:, None], state)\n        state = state.detach()\n"
@@ -376,6 +479,7 @@ import json
 import os
 import time
 from datetime import datetime
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -409,6 +513,10 @@ def main():
         json.dump(places, kept)
     with open("places.json") as kept:
         assert json.load(kept) == places
+    buffer = BytesIO()
+    torch.save(places, buffer)
+    buffer.seek(0)
+    assert torch.load(buffer) == places
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x = torch.randn(24, 4)
@@ -451,7 +559,7 @@ def test_files_are_those_of_one_process(small: Path, launcher: ranks.Server) -> 
     """Written once, by names that all agree on, in front of whoever reads them; errors are those of all."""
     small.write_text(FILES)
     text = rewritten(small)
-    assert text.count("once(") == 13  # its definition, and a call of each kind above
+    assert text.count("once(") == 14  # its definition, and a call of each kind above
     ours = launcher.run(small, 1).out[0]
     before = {each.name: each.read_bytes() for each in small.parent.glob("*.*") if each != small}
     for each in before:
@@ -516,24 +624,11 @@ REFUSED = {
         "import random\nimport torch\n\ndraw = random.SystemRandom()\n",
     ),
     "`hash` gives each process something else": ("torch.manual_seed(0)\n", "torch.manual_seed(hash('name'))\n"),
-    "draws other numbers in each process": ("import torch\n", "import albumentations\nimport torch\n"),
     "it asks its user": ("torch.manual_seed(0)\n", "torch.manual_seed(int(input()))\n"),
 }
 LAYERS = {
-    "first dimension counts time": "self.body = nn.LSTM(4, 1)",
-    "goes over a batch": "pass\n\n    def forward(self, x):\n        return x - x.mean(0)",
-    "`torch.std(x, 0` in `Net` goes over": "pass\n\n    def forward(self, x):\n        return x / torch.std(x, 0)",
-    "keeps figures of its batches in `seen`": "self.register_buffer('seen', torch.zeros(4))\n\n"
-    "    def forward(self, x):\n        self.seen = 0.9 * self.seen + x.sum()\n        return x",
-    "`max_norm` changes the weights": "self.body = nn.Embedding(4, 1, max_norm=1)",
-    "keeps figures of its batches in `counts`": "self.register_buffer('counts', torch.zeros(4))\n\n"
-    "    def note(self, x):\n        self.counts = x.sum(1)\n\n"
-    "    def forward(self, x):\n        self.note(x)\n        return x",
-    "`kl` of `Net` is read outside of it": "self.kl = 0\n\n    def forward(self, x):\n"
-    "        self.kl = x.pow(2).mean()\n        return x\n\n\ndef beside(net):\n    return net.kl",
-    "keeps `hidden` for a whole batch": "self.hidden = None\n\n    def begin(self, count):\n"
-    "        self.hidden = torch.zeros(1, count, 4)\n\n    def forward(self, x):\n        return x + self.hidden[0]",
-    "pads to the longest": "pass\n\n    def forward(self, x):\n        return nn.utils.rnn.pad_packed_sequence(x)",
+    "`range(int(x.max()` in `Net` may be answered otherwise": "return x * sum(range(int(x.max())))",
+    "pads to the longest": "return nn.utils.rnn.pad_packed_sequence(x)",
 }
 
 
@@ -546,7 +641,7 @@ def test_what_no_run_would_show_is_refused(why: str, small: Path) -> None:
         old, new = REFUSED[why]
         small.write_text(text.replace(old, new, 1))
     else:
-        body = f"    def __init__(self):\n        super().__init__(4, 1)\n        {LAYERS[why]}\n"
+        body = f"    def forward(self, x):\n        {LAYERS[why]}\n"
         text = text.replace("torch.manual", f"class Net(nn.Linear):\n{body}\n\ntorch.manual")
         text = text.replace("= nn.Linear(4, 1)", "= Net()")
         small.write_text(text)

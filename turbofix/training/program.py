@@ -96,7 +96,8 @@ def analyse(
 
 def _knows_devices(analysis: Analysis) -> bool:
     """Whether a program says "cuda" somewhere, or moves things to a device that somebody else names."""
-    if any("cuda" in module.text for module in analysis.execution.modules.values()):
+    texts = [module.text for module in analysis.execution.modules.values()]
+    if any("cuda" in text or "torch.accelerator" in text for text in texts):
         return True
     moved = (event for event in analysis.facts.of("transfer") if event.name == "to")
     return any(analysis.devices.of_transfer(event).where == "unknown" for event in moved)

@@ -90,21 +90,21 @@ class Totals:
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
-    ``setup`` is the first statement of its set-up (``repeated``: which may run again), ``imports`` the last import
-    of each file, and what follows it. ``shared`` is what is called of the models of which each process computes its
-    rows (``normed``: they have batch normalisation, ``synchronised``: which can be done over all processes,
-    ``by_numpy``: they draw numbers by NumPy); ``copied`` are calls of ``DataParallel``. ``models`` and ``loaders``
-    are those of a training whose data are shared out, ``apart`` the generators of which each process then has its
-    own. ``made`` is what is called by one process for all, ``fetching`` what is called by one first; ``listed`` are
-    sets that all go through in one order. ``opened`` are the names of files that are written (``settled``: in
-    statements behind which they may be read), ``receivers`` paths that open themselves, ``writers`` calls that make
-    a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` progress bars, ``metrics`` those of
-    torchmetrics, ``contexts`` those that log while a block runs. ``on_one_gpu`` are calls that read what was saved
-    to one GPU. ``indexed`` are literals that name one GPU, each with what it becomes, ``hiding`` statements that
-    hide some. ``unseeded`` are the generators that nobody seeds, ``decisions`` expressions that decide over the
-    rest of the training, where processes may differ. ``loggers`` are the libraries by which it logs messages.
-    ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then
-    saved or loaded.
+    ``setup`` is the first statement of its set-up (``repeated``: which may run again), ``imports`` the last import of
+    each file, and what follows it. ``shared`` is what is called of the models of which each process computes its rows
+    (``normed``: they have batch normalisation, ``synchronised``: which can be done over all processes); ``same`` are
+    the classes of loaders whose batches would differ. ``copied`` are calls of ``DataParallel``. ``models`` and
+    ``loaders`` are those of a training whose data are shared out, ``apart`` the generators of which each process then
+    has its own. ``made`` is what is called by one process for all, ``fetching`` what is called by one first;
+    ``listed`` are sets that all go through in one order. ``opened`` are the names of files that are written
+    (``settled``: in statements behind which they may be read), ``receivers`` paths that open themselves, ``writers``
+    calls that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` progress bars,
+    ``metrics`` those of torchmetrics, ``contexts`` those that log while a block runs. ``on_one_gpu`` are calls that
+    read what was saved to one GPU. ``indexed`` are literals that name one GPU, each with what it becomes, ``hiding``
+    statements that hide some. ``unseeded`` are the generators that nobody seeds, ``decisions`` expressions that decide
+    over the rest of the training, where processes may differ. ``loggers`` are the libraries by which it logs messages.
+    ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then saved
+    or loaded.
     """
 
     setup: Site
@@ -112,13 +112,13 @@ class Parallel:
     loop: Site
     models: tuple[Wrapped, ...] = ()
     copied: tuple[Site, ...] = ()
+    same: tuple[Site, ...] = ()
     loaders: tuple[Divided, ...] = ()
     totals: tuple[Totals, ...] = ()
     buffers: tuple[tuple[Site, str], ...] = ()
     shared: tuple[Site, ...] = ()
     normed: bool = False
     synchronised: bool = False
-    by_numpy: bool = False
     made: tuple[Site, ...] = ()
     listed: tuple[Site, ...] = ()
     fetching: tuple[Site, ...] = ()

@@ -28,7 +28,7 @@ from turbofix.training.parallel.accelerated import accelerated
 from turbofix.training.parallel.files import Files
 from turbofix.training.parallel.plain import is_plain
 from turbofix.training.parallel.reading import read_by_steps, refuse_other_reads
-from turbofix.training.parallel.rows import COMPARED, draws_by_numpy, shared_calls
+from turbofix.training.parallel.rows import shared_calls
 from turbofix.training.parallel.sharing import divided
 from turbofix.training.parallel.start import beginning, is_repeated, last_imports
 from turbofix.training.parallel.totals import totals
@@ -63,13 +63,17 @@ _BROUGHT = {
 _SPLITTING = regex(r"train_test_split|KFold|resample\(")
 """What draws from NumPy's generator out of sight."""
 
-_GPU = regex(r"cuda|accelerator")
 _BATCHES = regex(r"squeeze\(|\[0\]|view\(|reshape\(|flatten\(0")
 _ITS_OWN = regex(
     r"default_rng\(\)|RandomState\(\)|SystemRandom|\bsecrets\.|urandom\(|random\.Random\(\)|(?<!__)\bhash\(|as_completed\("
     r"|imap_unordered\("
 )
 """What gives each process something else, and no seed changes that."""
+_COMPARED = regex(
+    r"\b(\w+) @ \1\.(T\b|t\(\))|(mm|matmul)\((\w+), \4\.(T\b|t\(\)|transpose\(0, 1|transpose\(1, 0)|cdist\((\w+), \6\b"
+    r"|(\w+)\.unsqueeze\([01]\), \7\.unsqueeze\([01]\)"
+)
+"""What compares the samples of a batch with each other looks like."""
 _THREADS = regex(r"threading\.Thread\(|(?<!\.)\bThread\(|ThreadPoolExecutor\(")
 _AUGMENTS = regex(r"(?m)^\s*(import|from) (albumentations|imgaug)\b")
 """Libraries that draw from generators of their own, which nobody seeds but by an argument."""
@@ -130,6 +134,7 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         indexed=tuple(dict.fromkeys(_indexed(analysis, modules))),
         hiding=tuple(_hiding(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
+        same=tuple(_same(analysis)),
         loggers=tuple(name for name, pattern in _LOGGERS.items() if any(pattern.search(each.text) for each in modules)),
     )
 
@@ -152,7 +157,6 @@ def _in_step(
         found,
         copied=tuple(dict.fromkeys(copied(analysis))),
         shared=shared_calls(analysis, models, steps),
-        by_numpy=draws_by_numpy(analysis, models),
         normed=is_synchronised(analysis) or any(is_normed(analysis, each) for each in models),
         synchronised=any(is_normed(analysis, each) for each in models) and not differentiates(analysis),
     )
@@ -169,7 +173,7 @@ def _shared_out(  # noqa: PLR0913
     """What it takes to share out a loader, where nothing that a process does hangs on its share of the data."""
     places, sites = analysis.facts.places, {each.loop.site for each in steps}
     loops = [each for each, *_ in training_loops(analysis) if places.site(each.node, each.module) in sites]
-    if len(loops) != 1 or any(each.wrapped is not None for each in models):
+    if len(loops) != 1 or found.same or any(each.wrapped is not None for each in models):
         return None
     try:
         _refuse_pairs(analysis)
@@ -211,7 +215,7 @@ def _refuse_pairs(analysis: Analysis) -> None:
     places = analysis.facts.places
     for frame in analysis.facts.opened():
         name = getattr(frame.scope, "name", "")
-        if name and not isinstance(frame.scope, ast.ClassDef) and COMPARED.search(ast.unparse(frame.scope)):
+        if name and not isinstance(frame.scope, ast.ClassDef) and _COMPARED.search(ast.unparse(frame.scope)):
             raise NotWrapped("samples of a batch are compared with each other", places.site(frame.scope, frame.module))
     for event in analysis.facts.of("criterion", "call"):
         if _picks_itself(analysis, event):
@@ -224,21 +228,11 @@ def _refuse(analysis: Analysis) -> None:
     entry = analysis.execution.entry
     if entry.path.suffix == ".ipynb":
         raise NotWrapped("torchrun starts scripts, no notebooks", places.site(entry.tree, entry))
-    if not any(_GPU.search(module.text) for module in analysis.execution.modules.values()):
-        raise NotWrapped("it never uses a GPU: `use-cuda` moves it to one first", places.site(entry.tree, entry))
     _refuse_early_draws(analysis)
     for module in analysis.execution.modules.values():
         tree, own = places.site(module.tree, module), _ITS_OWN.search(module.text)
         if own is not None:
             raise NotWrapped(f"`{own[0].rstrip('(')}` gives each process something else", tree)
-        if (library := _AUGMENTS.search(module.text)) is not None:
-            told = [
-                any(each.arg == "seed" for each in call.keywords)
-                for call in every(ast.Call, module.tree)
-                if _composes(call)
-            ]
-            if not told or not all(told):
-                raise NotWrapped(f"{library[2]} draws other numbers in each process, unless it is told a `seed`", tree)
         if (threads := _THREADS.search(module.text)) is not None:
             why = f"`{threads[0].rstrip('(')}` may come to where processes wait for each other in another order"
             raise NotWrapped(why, tree)
@@ -259,9 +253,18 @@ def _refuse_early_draws(analysis: Analysis) -> None:
                 raise NotWrapped(why, analysis.facts.places.site(each, module))
 
 
-def _composes(call: ast.Call) -> bool:
-    """Whether a call makes a pipeline of augmentations."""
-    return (dotted(call.func) or "").rpartition(".")[2] == "Compose"
+def _same(analysis: Analysis) -> Iterator[Site]:
+    """The classes of loaders that are to give all processes the batches of the first: numbers in them are its own."""
+    modules = [*analysis.execution.modules.values()]
+    if not any(_AUGMENTS.search(module.text) for module in modules):
+        return
+    calls = [(call, module) for module in modules for call in every(ast.Call, module.tree)]
+    composed = [call for call, _ in calls if (dotted(call.func) or "").rpartition(".")[2] == "Compose"]
+    if composed and all(any(each.arg == "seed" for each in call.keywords) for call in composed):
+        return
+    for call, module in calls:
+        if analysis.facts.offered(call.func, module) == "torch.utils.data.DataLoader":
+            yield analysis.facts.places.site(call.func, module)
 
 
 def _is_text(node: ast.stmt) -> bool:
