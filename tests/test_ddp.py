@@ -626,10 +626,7 @@ REFUSED = {
     "`hash` gives each process something else": ("torch.manual_seed(0)\n", "torch.manual_seed(hash('name'))\n"),
     "it asks its user": ("torch.manual_seed(0)\n", "torch.manual_seed(int(input()))\n"),
 }
-LAYERS = {
-    "`range(int(x.max()` in `Net` may be answered otherwise": "return x * sum(range(int(x.max())))",
-    "pads to the longest": "return nn.utils.rnn.pad_packed_sequence(x)",
-}
+LAYERS = {"`x.max() > 1` in `Net` chooses": "if x.max() > 1:\n            x = self.more(x)\n        return x"}
 
 
 @pytest.mark.parametrize("why", [*REFUSED, *LAYERS])

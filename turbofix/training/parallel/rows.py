@@ -13,6 +13,7 @@ from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Made, Opaque
 from turbofix.regex import regex
 from turbofix.source.names import dotted
+from turbofix.source.nodes import walk
 from turbofix.source.site import Site
 from turbofix.training.model import Model, Step
 from turbofix.training.models.idle import LEARNING
@@ -21,16 +22,12 @@ from turbofix.training.parallel.wrapping import NotWrapped, trains
 from turbofix.training.steps.discarded import is_updated_by
 from turbofix.training.steps.regions import surely_no_grad
 
-_CHOOSES = regex(
-    r"(?m)\b(if|while) [^\n]*(\.item\(\)|\.any\(|\.all\(|numel\(|nonzero|lengths?\.max\()"
-    r"|range\([^\n]*(\.max\(\)|max\(len)"
-)
-"""What decides by the rows of a process which layers are called, or how long their answers are."""
+_BY_ROWS = regex(r"\.item\(\)|\.any\(|\.all\(|numel\(|nonzero|\.max\(|\.min\(|\.sum\(")
+"""What a layer asks of the rows that it has."""
 _OWN_CALL = regex(r"\bself\.(\w+)\(")
 _GRADIENTS = regex(
     r"autograd\.grad\([^\n]*parameters\(\)|torch\.func\.\w+|functional_call|import higher\b|\bjacrev\(|\bvmap\("
 )
-_UNPADDED = regex(r"pad_packed_sequence\((?![^()]*total_length)")
 
 
 def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> tuple[Site, ...]:
@@ -113,18 +110,21 @@ def _is_layer(made: Made) -> bool:
 
 
 def _refuse(analysis: Analysis, models: list[Made | Instance | Opaque], called: set[str]) -> None:
-    """Raise NotWrapped where what a process computes, or how long it is, hangs on which rows it has."""
+    """Raise NotWrapped where it hangs on the rows of a process which layers it calls: others would wait for gradients.
+
+    All else that hangs on them is seen as the script runs, by its first calls.
+    """
     layers = Layers()
     for each in models:
         layers_of(each, layers)
     for cls in {id(cls.node): cls for cls in layers.own}.values():
-        computed, site = _computing(cls.node, called), analysis.facts.places.site(cls.node, cls.module)
-        if (choice := _CHOOSES.search(computed)) is not None:
-            why = f"`{choice[0].strip()}` in `{cls.node.name}` may be answered otherwise by each process, for its rows"
-            raise NotWrapped(why, site)
-        if _UNPADDED.search(computed):
-            why = "`pad_packed_sequence` without `total_length` pads to the longest of the rows that a process has"
-            raise NotWrapped(why, site)
+        for choice in walk(ast.parse(_computing(cls.node, called))):
+            if not isinstance(choice, (ast.If, ast.While)) or not _BY_ROWS.search(ast.unparse(choice.test)):
+                continue
+            if _OWN_CALL.search("\n".join(map(ast.unparse, (*choice.body, *choice.orelse)))):
+                asked = f"`{ast.unparse(choice.test)}` in `{cls.node.name}`"
+                why = f"{asked} chooses by the rows of a process which layers it calls"
+                raise NotWrapped(why, analysis.facts.places.site(cls.node, cls.module))
 
 
 def _computing(cls: ast.ClassDef, called: set[str]) -> str:
