@@ -86,6 +86,7 @@ class $Fixed($torch.utils._python_dispatch.TorchDispatchMode):
 
 def $tried(model, owner, given, form):
     """What a model answers, the shapes of what it draws, and its tensors then; it is left as it was."""
+    given = [each.clone() if $torch.is_tensor(each) else each for each in given]  # which a model may change
     args, kwargs = $torch.utils._pytree.tree_unflatten(given, form)
     held, modules, numpy = [*owner.parameters(), *owner.buffers()], [*owner.modules()], $sys.modules.get("numpy")
     states = [(each, dict(each)) for one in modules for each in (vars(one), one._buffers)]
@@ -203,7 +204,10 @@ def $shared(model):
     for parameter in fresh:
         parameter.register_post_accumulate_grad_hook($average)
         $averaged[id(parameter)] = $weakref.ref(parameter)
-@NORMED@
+    own_norms = [each for each in owner.modules() if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm)]
+    own_norms = [each for each in own_norms if not isinstance(each, $torch.nn.SyncBatchNorm)]
+@SYNCHRONISED@    fewest = 2 if own_norms else 1
+
     def whole(value, way, rows):
         if way is None:
             return value
@@ -216,13 +220,13 @@ def $shared(model):
     def called(*args, **kwargs):
         given, form = $torch.utils._pytree.tree_flatten((args, kwargs))
         rows = $rows_of(given, 0)
-        if min(rows) < @FEW@:
+        if min(rows) < fewest:
             return model(*args, **kwargs)
         kind = (getattr(model, "__name__", ""), owner.training, min(rows) == 1, len(given))
         known = $plans.setdefault(owner, {}).setdefault(kind, [])
         if len(known) < 3 and None not in known:
             known.append($plan(model, owner, given, form))
-        if known[-1] is None or min($rows_of(given, known[-1][0])) < @FEW@:
+        if known[-1] is None or min($rows_of(given, known[-1][0])) < fewest:
             return model(*args, **kwargs)
         axis, dims, ways, common = known[-1]
         rows = $rows_of(given, axis)
@@ -232,19 +236,18 @@ def $shared(model):
         with $apart():
             $torch.manual_seed(seed)
             answer = model(*args, **kwargs)
-@BUFFERS@        values, form = $torch.utils._pytree.tree_flatten(answer)
+        if own_norms and owner.training:  # all go on with the figures of the first process
+            for buffer in owner.buffers():
+                $torch.distributed.broadcast(buffer, 0)
+        values, form = $torch.utils._pytree.tree_flatten(answer)
         return $torch.utils._pytree.tree_unflatten([whole(each, way, rows) for each, way in zip(values, ways)], form)
 
     return called
 '''
 
-BUFFERS = """        if owner.training@HERE@:  # where nothing synchronises them
-            for buffer in owner.buffers():
-                $torch.distributed.broadcast(buffer, 0)
-"""
-
-NORMED = """    if fresh and fresh[0].is_cuda:
+SYNCHRONISED = """    if own_norms and next(owner.parameters()).is_cuda:
         $torch.nn.SyncBatchNorm.convert_sync_batchnorm(owner)
+        own_norms = []
 """
 
 SAME = '''

@@ -9,7 +9,7 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Parallel
 
-from ._definitions import AGREED, ALONE, BUFFERS, FIRST, IN_STEP, LEAVE, NORMED, ONCE, SAME, SILENT
+from ._definitions import AGREED, ALONE, FIRST, IN_STEP, LEAVE, ONCE, SAME, SILENT, SYNCHRONISED
 from ._precision import requote
 from ._totals import add_up
 
@@ -138,10 +138,7 @@ class Ranks:
     def in_step(self) -> None:
         """What all processes do together, where each does the same but for its rows."""
         edit, plan = self.edit, self.plan
-        normed, buffers = (f"{NORMED}\n" if plan.synchronised else "\n"), BUFFERS if plan.normed else ""
-        here = " and not next(owner.parameters()).is_cuda" if plan.synchronised else ""
-        text = IN_STEP.replace("@NORMED@\n", normed).replace("@BUFFERS@", buffers.replace("@HERE@", here))
-        text = text.replace("@FEW@", "2" if plan.normed else "1")
+        text = IN_STEP.replace("@SYNCHRONISED@", SYNCHRONISED if plan.synchronised else "")
         for site in plan.shared:
             edit.replace(site, f"{self.define(site, 'shared', text)}({edit.text(site)})")
         for site in plan.same:

@@ -124,7 +124,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         reason = "it never uses a GPU: `use-cuda` moves it to one first"
     if found.hazard is not None:
         reason = f"{found.hazard.why} ({found.hazard.site.line_from(at[0].path)})"
-    if found.synchronised or any(each.normed for each in found.models):
+    if (found.normed and found.synchronised) or any(each.normed for each in found.models):
         message += "; batch normalisation then counts over all of them (SyncBatchNorm)"
     assumes = (SHARED_OUT,) if found.shared else (SHARED_OUT, EVERY_GRADIENT)
     yield codemod.offer(at[0], message, reason, plan=found, evidence=seen, assumes=assumes)

@@ -324,6 +324,7 @@ EACH = {
     "dropout": "return super().forward(F.dropout(x, 1e-9))",
     "a decision for all": "return super().forward(x) if torch.rand(1) < 2 else x",
     "weights by norm": "return self.normed(super().forward(x))",
+    "its batch in place": "return super().forward(x.mul_(2))",
     "turned": "return super().forward(x.T.contiguous().T)",
     "flattened": "return super().forward(x.view(-1, 2).view(-1, 6)).view(-1).view(-1, 3)",
 }
@@ -334,7 +335,7 @@ EACH = {
 def test_rows_that_hang_on_each_other_are_computed_by_all(name: str, small: Path, launcher: ranks.Server) -> None:
     """The first calls tell, whatever it is: a call is shared out where its answer to some rows is as to all."""
     body = (HANGING | EACH)[name].replace("\n", "\n        ")
-    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b) + getattr(model, 'kl', 0)\n", 1)
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a * 1), b) + getattr(model, 'kl', 0)\n", 1)
     text = text.replace(
         "torch.manual_seed",
         f"""\

@@ -92,11 +92,11 @@ class Parallel:
 
     ``setup`` is the first statement of its set-up (``repeated``: which may run again), ``imports`` the last import of
     each file, and what follows it. ``shared`` is what is called of the models of which each process computes its rows
-    (``normed``: they have batch normalisation, ``synchronised``: which can be done over all processes); ``same`` are
-    the classes of loaders whose batches would differ. ``copied`` are calls of ``DataParallel``. ``models`` and
-    ``loaders`` are those of a training whose data are shared out, ``apart`` the generators of which each process then
-    has its own. ``made`` is what is called by one process for all, ``fetching`` what is called by one first;
-    ``listed`` are sets that all go through in one order. ``opened`` are the names of files that are written
+    (``normed``: they have batch normalisation, ``synchronised``: batch normalisation can be done over all processes);
+    ``same`` are the classes of loaders whose batches would differ. ``copied`` are calls of ``DataParallel``.
+    ``models`` and ``loaders`` are those of a training whose data are shared out, ``apart`` the generators of which
+    each process then has its own. ``made`` is what is called by one process for all, ``fetching`` what is called by
+    one first; ``listed`` are sets that all go through in one order. ``opened`` are the names of files that are written
     (``settled``: in statements behind which they may be read), ``receivers`` paths that open themselves, ``writers``
     calls that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` progress bars,
     ``metrics`` those of torchmetrics, ``contexts`` those that log while a block runs. ``on_one_gpu`` are calls that

@@ -37,7 +37,6 @@ from turbofix.training.parallel.wrapping import (
     copied,
     differentiates,
     is_normed,
-    is_synchronised,
     wrapped,
 )
 from turbofix.training.script import is_guard
@@ -157,8 +156,8 @@ def _in_step(
         found,
         copied=tuple(dict.fromkeys(copied(analysis))),
         shared=shared_calls(analysis, models, steps),
-        normed=is_synchronised(analysis) or any(is_normed(analysis, each) for each in models),
-        synchronised=any(is_normed(analysis, each) for each in models) and not differentiates(analysis),
+        normed=any(is_normed(analysis, each) for each in models),
+        synchronised=not differentiates(analysis),
     )
 
 
