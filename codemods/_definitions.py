@@ -94,13 +94,16 @@ def $tried(model, owner, given, form):
     for each in modules:
         if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm):
             each.training = False  # it counts over all processes
+    kind, sixteen = held[0].device.type, $torch.is_autocast_enabled(held[0].device.type)
+    $torch.set_autocast_enabled(kind, False)
     try:
-        with $apart(), $torch.autocast(held[0].device.type, enabled=False), $Fixed() as fixed:
+        with $apart(), $Fixed() as fixed:
             answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
         kept = [value for now, was in states for name, value in now.items() if value is not was.get(name)]
         then = [each.detach().clone() for each in (*held, *filter($torch.is_tensor, kept))]
         return $torch.utils._pytree.tree_map_only($torch.Tensor, $torch.Tensor.detach, answer), fixed.drawn, then
     finally:
+        $torch.set_autocast_enabled(kind, sixteen)
         for now, was in states:
             now.clear()
             now.update(was)
@@ -187,9 +190,20 @@ def $plan(model, owner, given, form):
         plan = $joined([each for _, each in told], rows) if all(each for _, each in told) else None
         if plan is not None:
             return axis, *plan
+    return None
+
+
+def $agree(value):
+    """Whether a number is the same in all processes."""
+    both = $torch.tensor([value, -value])
+    $torch.distributed.all_reduce(both, $torch.distributed.ReduceOp.MAX)
+    return bool(both[0] == -both[1])
+
+
+def $warned(owner):
+    """Say that a model is not shared out."""
     if $rank == 0:
         $warnings.warn(f"each process computes the whole batch of {type(owner).__name__}: its rows hang on each other")
-    return None
 
 
 def $shared(model):
@@ -226,20 +240,30 @@ def $shared(model):
         known = $plans.setdefault(owner, {}).setdefault(kind, [])
         if len(known) < 3 and None not in known:
             known.append($plan(model, owner, given, form))
+            known[-1] or $warned(owner)
         if known[-1] is None or min($rows_of(given, known[-1][0])) < fewest:
             return model(*args, **kwargs)
         axis, dims, ways, common = known[-1]
         rows = $rows_of(given, axis)
         parts = [each if dim is None else $Part.apply(each, dim, rows) for each, dim in zip(given, dims)]
-        args, kwargs = $torch.utils._pytree.tree_unflatten(parts, form)
-        seed = int($torch.randint(2**31, (), generator=$own, device="cpu")) + (0 if common else $rank)
-        with $apart():
-            $torch.manual_seed(seed)
-            answer = model(*args, **kwargs)
+        own_args, own_kwargs = $torch.utils._pytree.tree_unflatten(parts, form)
+        seed, lengths = int($torch.randint(2**31, (), generator=$own, device="cpu")) + (0 if common else $rank), $rank
+        try:
+            with $apart():
+                $torch.manual_seed(seed)
+                values, form = $torch.utils._pytree.tree_flatten(model(*own_args, **own_kwargs))
+            shapes = [(way, each.shape) for each, way in zip(values, ways) if $torch.is_tensor(each)]
+            shapes = [n / rows[$rank] if at == way else n for way, shape in shapes for at, n in enumerate(shape)]
+            lengths = hash(tuple(shapes))
+        except Exception:  # some rows are not what it takes
+            pass
+        if not $agree(lengths):
+            known.append(None)
+            $warned(owner)
+            return model(*args, **kwargs)
         if own_norms and owner.training:  # all go on with the figures of the first process
             for buffer in owner.buffers():
                 $torch.distributed.broadcast(buffer, 0)
-        values, form = $torch.utils._pytree.tree_flatten(answer)
         return $torch.utils._pytree.tree_unflatten([whole(each, way, rows) for each, way in zip(values, ways)], form)
 
     return called
@@ -310,6 +334,7 @@ def $leave():
     if not hasattr(sys, "last_type"):
         $torch.distributed.barrier()
     $torch.distributed.destroy_process_group()
+    $time.sleep(0.2)  # for its threads, which Python does not wait for
 '''
 
 ALONE = '''

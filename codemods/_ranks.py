@@ -13,7 +13,7 @@ from ._definitions import AGREED, ALONE, FIRST, IN_STEP, LEAVE, ONCE, SAME, SILE
 from ._precision import requote
 from ._totals import add_up
 
-_VARIABLES = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
+_VARIABLES = {"rank": ("RANK", 0), "world_size": ("WORLD_SIZE", 1)}
 _SEEDS = {
     "torch": ("torch.manual_seed", ""),
     "random": ("random.seed", ""),
@@ -145,7 +145,7 @@ class Ranks:
             edit.replace(site, self.define(site, "Same", SAME))
         for site in plan.copied:
             old, world = edit.call(site).value("device_ids", 1), self.word("world_size", site)
-            own = f"[{self.word('local_rank', site)}] if {world} > 1 else {old}"
+            own = f"[0] if {world} > 1 else {old}"
             edit.argument(site, "device_ids", own, position=1)
 
     # --- what a process counts
@@ -172,6 +172,8 @@ class Ranks:
         edit, plan = self.edit, self.plan
         for site in plan.made:
             edit.replace(site, f"{self.define(site, 'once', ONCE)}({edit.text(site)})")
+        for site in plan.shown:
+            edit.argument(site, "block", f"{self.word('world_size', site)} == 1")
         for site in plan.listed:
             edit.replace(site, f"{self.define(site, 'once', ONCE)}(list)({edit.text(site)})")
         for site in plan.fetching:
@@ -201,25 +203,31 @@ class Ranks:
             edit.argument(site, "disable", others if old in (None, "False") else f"{old} or {others}")
         for site in plan.metrics:
             edit.argument(site, "sync_on_compute", "False")
-        for site in plan.on_one_gpu:
-            edit.argument(site, "map_location", self._own_card(site))
         for site, text in plan.indexed:
-            new = re.sub("local_rank|world_size", lambda found: self.word(found[0], site), requote(text, edit, site))  # noqa: B023
+            new = requote(text, edit, site).replace("world_size", self.word("world_size", site))
             edit.replace(site, new.replace("OLD", edit.text(site)))
         for site in plan.hiding:
             test = f"if {edit.quoted('WORLD_SIZE', site)} not in {edit.name('os.environ', site)}:"
             edit.wrap(site, site, f"{test}  # torchrun's processes have a GPU each")
 
-    def _own_card(self, site: Site) -> str:
-        """What reads the first GPU's tensors to that of this process."""
-        one, own = self.edit.quoted("cuda:0", site), self.edit.quoted(f"cuda:{{{self.word('local_rank', site)}}}", site)
-        return f"{{{one}: f{own}}}"
-
     # --- the group
+
+    def _choose_gpu(self) -> None:
+        """Let a process see its own GPU alone, in front of all that may look for one."""
+        edit, at = self.edit, self.plan.imported
+        if at is None:
+            return
+        own, gpus = edit.quoted("LOCAL_RANK", at), edit.free_name("gpus", at)
+        seen, environ = edit.quoted("CUDA_VISIBLE_DEVICES", at), edit.name("os.environ", at)
+        lines = [f"if {own} in {environ}:  # each of torchrun's processes sees one GPU"]
+        lines += [f"    {gpus} = {environ}.get({seen}, {environ}[{own}]).split({edit.quoted(',', at)})"]
+        lines += [f"    {environ}[{seen}] = {gpus}[int({environ}[{own}]) % len({gpus})]", ""]
+        edit.before(at, *lines)
 
     def set_up(self) -> None:
         """The group of processes in front of all else, and torchrun's numbers at the head of each file that asks."""
         edit, plan, at = self.edit, self.plan, self.plan.setup
+        self._choose_gpu()
         lines = self._start() if plan.owner is None else []
         lines += [f"if {self.word('rank', at)} > 0:"]
         null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
@@ -233,12 +241,10 @@ class Ranks:
     def _start(self) -> list[str]:
         """The lines that start the group of processes."""
         edit, plan, at = self.edit, self.plan, self.plan.setup
-        there = f"{edit.name('torch.cuda.is_available', at)}()"
         several = self.several(at)
         if plan.repeated:
             several = f"{several[:-1]} and not {edit.name('torch.distributed.is_initialized', at)}():"
-        lines = [several, f"    if {there}:"]
-        lines += [f"        {edit.name('torch.cuda.set_device', at)}({self.word('local_rank', at)})"]
+        lines = [several]
         start = edit.name("torch.distributed.init_process_group", at)
         lines += [f"    {start}()"]
         lines += [f"    {edit.name('atexit.register', at)}({self.define(at, 'leave', LEAVE)})"]
@@ -266,7 +272,7 @@ class Ranks:
                 for name, (variable, default) in _VARIABLES.items()
                 if (word := words.get(name)) is not None
             ]
-            numbers[0] += "  # torchrun tells each process, of which there is one for each GPU"
+            numbers[0] += "  # torchrun tells each process"
             more = lines if behind and path == at.path else []
             helpers = self.helpers.get(path, [])
             between = ["", ""] if helpers and more else [""] if more else []

@@ -457,7 +457,7 @@ def test_without_gpus_each_process_has_the_running_figures_of_the_first(small: P
 
 def test_shares_leave_the_same_running_figures_in_all(small: Path, launcher: ranks.Server) -> None:
     """Else an evaluation that each makes for itself says something else in each, and so does what hangs on it."""
-    text = SMALL.format(count=16, size=4).replace(
+    text = SMALL.format(count=16, size=8).replace(
         "nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))"
     )
     small.write_text(text)
@@ -577,20 +577,35 @@ def test_files_are_those_of_one_process(small: Path, launcher: ranks.Server) -> 
 
 
 NAMED = {
-    'torch.device("cuda:0")': 'torch.device(f"cuda:{local_rank}")',
-    'torch.device("cuda:1")': 'torch.device(f"cuda:{local_rank}" if world_size > 1 else "cuda:1")',
-    'torch.device(f"cuda:{number}")': 'torch.device(f"cuda:{local_rank if world_size > 1 else number}")',
-    'torch.device("cuda:" + text)': 'torch.device("cuda:" + str(local_rank if world_size > 1 else (text)))',
-    'torch.device("cuda", number)': 'torch.device("cuda", local_rank if world_size > 1 else number)',
-    "torch.cuda.set_device(number)": "torch.cuda.set_device(local_rank if world_size > 1 else number)",
-    "model.cuda(0)": "model.cuda(local_rank)",
-    "model.cuda(number)": "model.cuda(local_rank if world_size > 1 else number)",
+    'torch.device("cuda:0")': 'torch.device("cuda:0")',
+    'torch.device("cuda:1")': 'torch.device("cuda:0" if world_size > 1 else "cuda:1")',
+    'torch.device(f"cuda:{number}")': 'torch.device(f"cuda:{0 if world_size > 1 else number}")',
+    'torch.device("cuda:" + text)': 'torch.device("cuda:" + str(0 if world_size > 1 else (text)))',
+    'torch.device("cuda:{}".format(number))': 'torch.device("cuda:{}".format(0 if world_size > 1 else number))',
+    'torch.device("cuda", number)': 'torch.device("cuda", 0 if world_size > 1 else number)',
+    "torch.cuda.set_device(number)": "torch.cuda.set_device(0 if world_size > 1 else number)",
+    "model.cuda(0)": "model.cuda(0)",
+    "model.cuda(number)": "model.cuda(0 if world_size > 1 else number)",
     'os.environ["CUDA_VISIBLE_DEVICES"] = "1"': (
         'if "WORLD_SIZE" not in os.environ:  # torchrun\'s processes have a GPU each\n'
         '        os.environ["CUDA_VISIBLE_DEVICES"] = "1"'
     ),
-    'torch.load("model.pt")': 'torch.load("model.pt", map_location={"cuda:0": f"cuda:{local_rank}"})',
 }
+
+
+@pytest.mark.parametrize("given", [None, "4,7"])
+def test_each_process_sees_its_own_gpu_alone(
+    given: str | None, small: Path, launcher: ranks.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SMALL.format(count=16, size=4)
+    seen = 'import os\nimport sys\n\nprint(os.environ["CUDA_VISIBLE_DEVICES"], file=sys.stderr)\n'
+    small.with_name("early.py").write_text(seen)
+    text = rewritten_of(small, text.replace("import torch\n", "import torch\nimport early\n", 1))
+    if given is not None:
+        text = f'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "{given}"\n' + text
+    small.write_text(text)
+    seen = [each.strip() for each in launcher.run(small).err]
+    assert seen == (["0", "1"] if given is None else ["4", "7"])
 
 
 @pytest.mark.parametrize("text", NAMED)
@@ -677,7 +692,10 @@ def test_uneven_batches_and_fewer_samples_than_processes_come_to_an_end(
 
 
 def test_a_batch_that_cannot_be_shared_out_is_an_error_that_says_so(small: Path, launcher: ranks.Server) -> None:
-    small.write_text(SMALL.format(count=12, size=3))
+    text = SMALL.format(count=12, size=3).replace(
+        "torch.manual", "import sys\n\nsize = len(sys.argv) + 2\ntorch.manual", 1
+    )
+    small.write_text(text.replace("batch_size=3", "batch_size=size"))
     small.write_text(rewritten(small))
     assert all("the batch size is no multiple of the number of processes" in each for each in launcher.run(small).err)
 

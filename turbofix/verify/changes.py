@@ -317,8 +317,7 @@ def _switches(text: bytes) -> Iterator[str]:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            if not any(each.arg == "enabled" and ast.unparse(each.value) == "False" for each in node.keywords):
-                yield f"{ast.unparse(node.func)}("
+            yield f"{ast.unparse(node.func)}("
             # the flag that a parser's default belongs to
             words = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
             flags = " ".join(word for word in words if isinstance(word, str))

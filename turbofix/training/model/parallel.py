@@ -99,12 +99,12 @@ class Parallel:
     one first; ``listed`` are sets that all go through in one order. ``opened`` are the names of files that are written
     (``settled``: in statements behind which they may be read), ``receivers`` paths that open themselves, ``writers``
     calls that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` progress bars,
-    ``metrics`` those of torchmetrics, ``contexts`` those that log while a block runs. ``on_one_gpu`` are calls that
-    read what was saved to one GPU. ``indexed`` are literals that name one GPU, each with what it becomes, ``hiding``
-    statements that hide some. ``unseeded`` are the generators that nobody seeds, ``decisions`` expressions that decide
-    over the rest of the training, where processes may differ. ``loggers`` are the libraries by which it logs messages.
-    ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then saved
-    or loaded.
+    ``metrics`` those of torchmetrics, ``shown`` calls that open a window, ``contexts`` those that log while a block
+    runs. ``imported`` is the entry's first import of what is not Python's own. ``indexed`` is what may name another
+    GPU than the first, each with what it becomes, ``hiding`` statements that hide some. ``unseeded`` are the
+    generators that nobody seeds, ``decisions`` expressions that decide over the rest of the training, where processes
+    may differ. ``loggers`` are the libraries by which it logs messages. ``owner`` is Accelerate's object, which wraps
+    and shares out: ``unwraps`` are models whose weights are then saved or loaded.
     """
 
     setup: Site
@@ -129,8 +129,9 @@ class Parallel:
     disabled: tuple[Site, ...] = ()
     bars: tuple[Site, ...] = ()
     metrics: tuple[Site, ...] = ()
+    shown: tuple[Site, ...] = ()
     contexts: tuple[Site, ...] = ()
-    on_one_gpu: tuple[Site, ...] = ()
+    imported: Site | None = None
     indexed: tuple[tuple[Site, str], ...] = ()
     hiding: tuple[Site, ...] = ()
     unseeded: tuple[str, ...] = ()

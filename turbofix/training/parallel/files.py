@@ -53,17 +53,18 @@ class Files:
         self.bars: dict[Site, None] = {}
         self.contexts: dict[Site, None] = {}
         self.fetching: dict[Site, None] = {}  # what makes a data set, and fetches its files
+        self.shown: dict[Site, None] = {}  # windows, for which the others would wait
         self.metrics: dict[Site, None] = {}  # what adds up over processes by itself, where each has all of it
-        self.loaded: dict[Site, None] = {}  # what reads tensors to where they were saved, the first GPU
         self.settled: dict[Site, None] = {}  # statements that write a file which something reads
         self.read: list[ast.AST] = []
         self.written: list[tuple[ast.stmt, ModuleFile, ast.AST]] = []
         entry = analysis.execution.entry
         self.guarded = any(isinstance(each, ast.If) and is_guard(each) for each in entry.tree.body)
-        functions = [
-            each for module in analysis.execution.modules.values() for each in every(ast.FunctionDef, module.tree)
-        ]
-        self.own = {each.name for each in functions}  # what writes in there is found there
+        trees = [module.tree for module in analysis.execution.modules.values()]
+        functions = {each.name for tree in trees for each in every(ast.FunctionDef, tree)}
+        classes = [each for tree in trees for each in every(ast.ClassDef, tree)]
+        self.own = functions  # what writes in there is found there
+        self.made_here = functions | {each.name for each in classes if "def __init__" in ast.unparse(each)}
         loops = [analysis.facts.loops(each) for each in analysis.facts.of("backward")]
         stepping = {id(each.node) for some in loops for each in some[-1:]}
         for module in analysis.execution.modules.values():
@@ -105,17 +106,14 @@ class Files:
                 self._open(call, module, name)
             elif not steps:
                 self.read += call.args[:1] if name else [call.func]
-        elif (
-            name == "torch.load"
-            and len(call.args) < 2
-            and all(each.arg not in (None, "map_location") for each in call.keywords)
-        ):
-            self.loaded[site] = None
-            self.read += call.args[:1]
         elif name in _READS or method in ("read_text", "read_bytes"):
             self.read += call.args[:1] if name else [call.func]
         elif name in NAMES["writes"] and isinstance(parent, ast.withitem):
             self.contexts[site] = None
+        elif name == "matplotlib.pyplot.show" and isinstance(parent, ast.Expr):
+            self._make(call, module)
+            if not call.args and not call.keywords:
+                self.shown[site] = None
         elif name in ("os.mkdir", "os.makedirs") or method == "mkdir":
             # what is there is found by what comes before it, so that all have to wait for each other
             may_be_there = any(each.arg == "exist_ok" and _is_on(each.value) for each in call.keywords)
@@ -125,7 +123,11 @@ class Files:
             self._make(call, module)
         elif (method and _moves(call, parent)) or (name in NAMES["clock"] and not steps and self._tells(call, module)):
             self.made[func] = None
-        elif _downloads(call) or name.startswith("sklearn.datasets.fetch_") or name == "torch.hub.load":
+        elif (
+            (_downloads(call) and (dotted(call.func) or "").rpartition(".")[2] not in self.made_here)
+            or name.startswith("sklearn.datasets.fetch_")
+            or name == "torch.hub.load"
+        ):
             self._refuse_early(call, module)
             self.fetching[func] = None
 

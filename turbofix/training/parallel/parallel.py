@@ -30,7 +30,7 @@ from turbofix.training.parallel.plain import is_plain
 from turbofix.training.parallel.reading import read_by_steps, refuse_other_reads
 from turbofix.training.parallel.rows import shared_calls
 from turbofix.training.parallel.sharing import divided
-from turbofix.training.parallel.start import beginning, is_repeated, last_imports
+from turbofix.training.parallel.start import beginning, heavy_import, is_repeated, last_imports
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import (
     NotWrapped,
@@ -42,6 +42,7 @@ from turbofix.training.parallel.wrapping import (
 from turbofix.training.script import is_guard
 from turbofix.training.steps.training import training_loops
 
+_GPUS = 8  # of a usual machine
 _ONE_GPU = regex(r"cuda:\d+")
 _ALL = r"(\w+\.)*(seed_everything|set_seed)|"
 _SEEDING = {
@@ -127,9 +128,10 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         disabled=tuple(files.disabled),
         bars=tuple(files.bars),
         metrics=tuple(files.metrics),
+        shown=tuple(files.shown),
         contexts=tuple(files.contexts),
         repeated=is_repeated(analysis, setup),
-        on_one_gpu=tuple(files.loaded),
+        imported=heavy_import(analysis.execution.entry, analysis.facts.places),
         indexed=tuple(dict.fromkeys(_indexed(analysis, modules))),
         hiding=tuple(_hiding(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
@@ -182,6 +184,10 @@ def _shared_out(  # noqa: PLR0913
         refuse_other_reads(analysis, read, steps)
     except NotWrapped:
         return None
+    sites = {each.loader for each in data}
+    sizes = {size for each in loaders if each.site in sites for size in each.argument("batch_size").values}
+    if any(type(size) is int and size % _GPUS for size in sizes):
+        return None  # what some numbers of processes could not divide
     counted = totals(analysis, loops[0])
     outer = analysis.facts.loops(analysis.facts.of("backward")[0])[0]
     chosen = replace(
@@ -286,39 +292,39 @@ def _picks_itself(analysis: Analysis, event: Event) -> bool:
 
 
 def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Site, str]]:
-    """What names one GPU of those that are there, and what does so for several processes; OLD is what stands there."""
-    places, own = analysis.facts.places, "local_rank if world_size > 1 else OLD"
+    """What may name another GPU than the first, and what it is where a process sees one alone; OLD stands there now."""
+    places, first = analysis.facts.places, "0 if world_size > 1 else OLD"
     for module in modules:
         for node in every(ast.Constant, module.tree):
-            if isinstance(node.value, str) and _ONE_GPU.fullmatch(node.value):
-                first = node.value == "cuda:0" and not isinstance(places.parent(node, module), ast.JoinedStr)
-                new = 'f"cuda:{local_rank}"'
-                yield places.site(node, module), new if first else f"{new} if world_size > 1 else OLD"
+            if isinstance(node.value, str) and _ONE_GPU.fullmatch(node.value) and node.value != "cuda:0":
+                yield places.site(node, module), '"cuda:0" if world_size > 1 else OLD'
         for text in every(ast.JoinedStr, module.tree):
             head, *rest = text.values
             if isinstance(head, ast.Constant) and head.value == "cuda:" and len(rest) == 1:
-                yield places.site(rest[0].value, module), own  # type: ignore[attr-defined]
+                yield places.site(rest[0].value, module), first  # type: ignore[attr-defined]
         for added in every(ast.BinOp, module.tree):
             if isinstance(added.left, ast.Constant) and added.left.value == "cuda:":
-                yield places.site(added.right, module), f"str({own.replace('OLD', '(OLD)')})"
+                yield places.site(added.right, module), f"str({first.replace('OLD', '(OLD)')})"
         for call in every(ast.Call, module.tree):
             name = dotted(call.func) or ast.unparse(call.func)
             takes = {"torch.cuda.set_device": 0, "torch.device": 0 if len(call.args) == 1 else 1}
-            at = 0 if name.endswith(".cuda") and len(call.args) == 1 else takes.get(name)
+            at = 0 if name.endswith((".cuda", "'cuda:{}'.format")) and len(call.args) == 1 else takes.get(name)
             given = call.args[at] if at is not None and len(call.args) > at else None
-            if isinstance(given, ast.Constant) and type(given.value) is int:
-                yield places.site(given, module), "local_rank" if given.value == 0 else own
-            elif given is not None and not isinstance(given, ast.Constant) and (at or name != "torch.device"):
-                yield places.site(given, module), own
+            counts = isinstance(given, ast.Constant) and type(given.value) is int and given.value > 0
+            if counts or (given is not None and not isinstance(given, ast.Constant) and (at or name != "torch.device")):
+                yield places.site(given, module), first  # type: ignore[arg-type]
 
 
 def _hiding(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[Site]:
     """The statements that hide all GPUs but some from the process."""
+    imported = heavy_import(analysis.execution.entry, analysis.facts.places)
     for module in modules:
         for node in every(ast.Assign, module.tree):
             several = isinstance(node.value, ast.Constant) and "," in str(node.value.value)
-            if "CUDA_VISIBLE_DEVICES" in ast.unparse(node.targets[0]) and not several:
-                yield analysis.facts.places.site(node, module)
+            site = analysis.facts.places.site(node, module)
+            early = several and site.path == imported.path and site < imported  # of these each process takes one
+            if "CUDA_VISIBLE_DEVICES" in ast.unparse(node.targets[0]) and not early:
+                yield site
 
 
 def _unseeded(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[str]:

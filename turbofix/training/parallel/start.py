@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import sys
 from collections.abc import Iterable
 
 from turbofix.dataflow.facts import Frame
@@ -14,7 +15,7 @@ from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS, LOOPS
+from turbofix.source.places import FUNCTIONS, LOOPS, Places
 from turbofix.source.site import Site
 from turbofix.training.parallel.sharing import value_of
 from turbofix.training.script import is_guard
@@ -101,6 +102,19 @@ def _calls(analysis: Analysis, call: ast.Call, module: ModuleFile, function: ast
     """Whether a call is one of this very function."""
     held = members(value_of(analysis, call.func, module))
     return any(isinstance(each, Function) and each.node is function for each in held)
+
+
+def heavy_import(module: ModuleFile, places: Places) -> Site:
+    """The first import of what is not Python's own, in front of which a process has to choose its GPU; else the first
+    statement behind the imports."""
+    rest = []
+    for each in module.tree.body:
+        names = [one.name for one in each.names] if isinstance(each, ast.Import) else []
+        names += [each.module or "."] if isinstance(each, ast.ImportFrom) else []
+        if any(name.partition(".")[0] not in sys.stdlib_module_names | {"__future__"} for name in names):
+            return places.site(each, module)
+        rest += [each] if not names and not _is_text(each) else []
+    return places.site(rest[0], module)
 
 
 def last_import(module: ModuleFile) -> tuple[ast.stmt, ast.stmt] | None:
