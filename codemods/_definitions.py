@@ -218,7 +218,8 @@ def $shared(model):
     for parameter in fresh:
         parameter.register_post_accumulate_grad_hook($average)
         $averaged[id(parameter)] = $weakref.ref(parameter)
-    own_norms = [each for each in owner.modules() if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm)]
+    modules = [*owner.modules()]
+    own_norms = [each for each in modules if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm)]
     own_norms = [each for each in own_norms if not isinstance(each, $torch.nn.SyncBatchNorm)]
 @SYNCHRONISED@    fewest = 2 if own_norms else 1
 
@@ -234,7 +235,7 @@ def $shared(model):
     def called(*args, **kwargs):
         given, form = $torch.utils._pytree.tree_flatten((args, kwargs))
         rows = $rows_of(given, 0)
-        if min(rows) < fewest:
+        if min(rows) < fewest or any(each._forward_hooks for each in modules):  # a hook is to see the batch
             return model(*args, **kwargs)
         kind = (getattr(model, "__name__", ""), owner.training, min(rows) == 1, len(given))
         known = $plans.setdefault(owner, {}).setdefault(kind, [])

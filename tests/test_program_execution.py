@@ -1887,3 +1887,30 @@ def test_where_nothing_trains_it_is_told_what_may() -> None:
     alone = execute(ROOT / "train.py", ROOT, texts.get, lambda *_: [*texts])
     assert alone is not None
     assert alone.unfollowed == ("A part of a training stands on line 3 of task.py: no way to it was seen from here.",)
+
+
+def test_each_subparser_may_say_what_is_called() -> None:
+    execution = run(
+        """
+        import argparse
+        import torch
+
+        def train(size, run):
+            torch.zeros(size)
+
+        def test(size, run):
+            torch.ones(size)
+
+        parser = argparse.ArgumentParser()
+        commands = parser.add_subparsers()
+        first = commands.add_parser("train")
+        first.set_defaults(run=train)
+        first.add_argument("--size", type=int, default=3)
+        second = commands.add_parser("test")
+        second.set_defaults(run=test)
+        second.add_argument("--size", type=int, default=3)
+        args = parser.parse_args()
+        args.run(**vars(args))
+        """
+    )
+    assert {"torch.zeros", "torch.ones"} <= {each.name for each in execution.events}

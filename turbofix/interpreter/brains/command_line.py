@@ -23,6 +23,7 @@ from turbofix.domain.values import (
     Sequence,
     Unknown,
     Value,
+    join,
     members,
 )
 from turbofix.interpreter.containers import element_of
@@ -79,8 +80,10 @@ def call_parser(interp: Interpreter, parser: Made, name: str, arguments: Argumen
         for key, passed in arguments.keywords.items():
             old = namespace.attributes.get(key)
             origin = interp.origin(passed.node) if passed.node is not None else None
-            is_option = isinstance(old, Option)
-            namespace.attributes[key] = _changed(old, passed.value, origin) if is_option else passed.value  # type: ignore[arg-type]
+            if isinstance(old, Option):
+                namespace.attributes[key] = _changed(old, passed.value, origin)
+            else:  # each subparser may say another one
+                namespace.attributes[key] = join(old, passed.value) or passed.value
         namespace.open = namespace.open or arguments.open
         return NONE
     if name in _PARSES:

@@ -56,9 +56,6 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
         raise NotWrapped("no model is seen that its steps train", steps[0].loop.site)
     _refuse(analysis, list(trained.values()), {"forward", *found.values()})
     for module in analysis.execution.modules.values():
-        if "register_forward_hook(" in module.text:
-            why = "what a hook sees of a model is the rows of one process"
-            raise NotWrapped(why, facts.places.site(module.tree, module))
         if (asked := _GRADIENTS.search(module.text)) is not None:
             why = f"`{asked[0]}` gives gradients of parameters that are not those of all processes"
             raise NotWrapped(why, facts.places.site(module.tree, module))
