@@ -174,8 +174,6 @@ class Ranks:
             edit.replace(site, f"{self.define(site, 'once', ONCE)}({edit.text(site)})")
         for site in plan.shown:
             edit.argument(site, "block", f"{self.word('world_size', site)} == 1")
-        for site in plan.listed:
-            edit.replace(site, f"{self.define(site, 'once', ONCE)}(list)({edit.text(site)})")
         for site in plan.fetching:
             edit.replace(site, f"{self.define(site, 'first', FIRST)}({edit.text(site)})")
         for site in plan.settled:
@@ -212,22 +210,32 @@ class Ranks:
 
     # --- the group
 
-    def _choose_gpu(self) -> None:
-        """Let a process see its own GPU alone, in front of all that may look for one."""
+    def _alike(self) -> None:
+        """Let sets have one order in all processes, and each see its own GPU alone, in front of all that may look."""
         edit, at = self.edit, self.plan.imported
-        if at is None:
-            return
-        own, gpus = edit.quoted("LOCAL_RANK", at), edit.free_name("gpus", at)
-        seen, environ = edit.quoted("CUDA_VISIBLE_DEVICES", at), edit.name("os.environ", at)
-        lines = [f"if {own} in {environ}:  # each of torchrun's processes sees one GPU"]
-        lines += [f"    {gpus} = {environ}.get({seen}, {environ}[{own}]).split({edit.quoted(',', at)})"]
-        lines += [f"    {environ}[{seen}] = {gpus}[int({environ}[{own}]) % len({gpus})]", ""]
-        edit.before(at, *lines)
+        environ, executable = edit.name("os.environ", at), edit.name("sys.executable", at)
+        begin, given = edit.name("os.execv", at), edit.name("sys.orig_argv", at)
+        size, seed, own, seen = (
+            edit.quoted(each, at) for each in ("WORLD_SIZE", "PYTHONHASHSEED", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
+        )
+        gpus = edit.free_name("gpus", at)
+        lines = [
+            f"if int({environ}.get({size}, 1)) > 1:  # one of torchrun's processes",
+            f"    if {seed} not in {environ}:  # of which all are to go through sets in one order",
+            f"        {environ}[{seed}] = {edit.quoted('0', at)}",
+            f"        {begin}({executable}, [{executable}, *{given}[1:]])",
+        ]
+        if self.plan.owner is None:
+            lines += [
+                f"    {gpus} = {environ}.get({seen}, {environ}[{own}]).split({edit.quoted(',', at)})",
+                f"    {environ}[{seen}] = {gpus}[int({environ}[{own}]) % len({gpus})]  # and each sees one GPU",
+            ]
+        edit.before(at, *lines, "")
 
     def set_up(self) -> None:
         """The group of processes in front of all else, and torchrun's numbers at the head of each file that asks."""
         edit, plan, at = self.edit, self.plan, self.plan.setup
-        self._choose_gpu()
+        self._alike()
         lines = self._start() if plan.owner is None else []
         lines += [f"if {self.word('rank', at)} > 0:"]
         null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"

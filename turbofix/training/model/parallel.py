@@ -96,20 +96,21 @@ class Parallel:
     ``same`` are the classes of loaders whose batches would differ. ``copied`` are calls of ``DataParallel``.
     ``models`` and ``loaders`` are those of a training whose data are shared out, ``apart`` the generators of which
     each process then has its own. ``made`` is what is called by one process for all, ``fetching`` what is called by
-    one first; ``listed`` are sets that all go through in one order. ``opened`` are the names of files that are written
-    (``settled``: in statements behind which they may be read), ``receivers`` paths that open themselves, ``writers``
-    calls that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` progress bars,
-    ``metrics`` those of torchmetrics, ``shown`` calls that open a window, ``contexts`` those that log while a block
-    runs. ``imported`` is the entry's first import of what is not Python's own. ``indexed`` is what may name another
-    GPU than the first, each with what it becomes, ``hiding`` statements that hide some. ``unseeded`` are the
-    generators that nobody seeds, ``decisions`` expressions that decide over the rest of the training, where processes
-    may differ. ``loggers`` are the libraries by which it logs messages. ``owner`` is Accelerate's object, which wraps
-    and shares out: ``unwraps`` are models whose weights are then saved or loaded.
+    one first; ``opened`` are the names of files that are written (``settled``: in statements behind which they may be
+    read), ``receivers`` paths that open themselves, ``writers`` calls that make a writer of logs, ``disabled`` those
+    that begin a tracker's run, ``bars`` progress bars, ``metrics`` those of torchmetrics, ``shown`` calls that open a
+    window, ``contexts`` those that log while a block runs. ``imported`` is the entry's first import of what is not
+    Python's own. ``indexed`` is what may name another GPU than the first, each with what it becomes, ``hiding``
+    statements that hide some. ``unseeded`` are the generators that nobody seeds, ``decisions`` expressions that decide
+    over the rest of the training, where processes may differ. ``loggers`` are the libraries by which it logs messages.
+    ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are models whose weights are then saved
+    or loaded.
     """
 
     setup: Site
     imports: tuple[tuple[Site, Site], ...]
     loop: Site
+    imported: Site
     models: tuple[Wrapped, ...] = ()
     copied: tuple[Site, ...] = ()
     same: tuple[Site, ...] = ()
@@ -120,7 +121,6 @@ class Parallel:
     normed: bool = False
     synchronised: bool = False
     made: tuple[Site, ...] = ()
-    listed: tuple[Site, ...] = ()
     fetching: tuple[Site, ...] = ()
     settled: tuple[Site, ...] = ()
     opened: tuple[Site, ...] = ()
@@ -131,7 +131,6 @@ class Parallel:
     metrics: tuple[Site, ...] = ()
     shown: tuple[Site, ...] = ()
     contexts: tuple[Site, ...] = ()
-    imported: Site | None = None
     indexed: tuple[tuple[Site, str], ...] = ()
     hiding: tuple[Site, ...] = ()
     unseeded: tuple[str, ...] = ()

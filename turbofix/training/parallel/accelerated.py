@@ -48,7 +48,6 @@ def accelerated(
         unwraps=tuple(dict.fromkeys(_states(analysis, [*analysis.execution.modules.values()]))),
         indexed=(),
         hiding=(),
-        imported=None,
         metrics=(),
     )
 

@@ -7,17 +7,16 @@ what it returns. Whatever stands around it is done by all, and stays as it is.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
-from turbofix.domain.values import Const, Sequence, members
+from turbofix.domain.values import Const, members
 from turbofix.library.tables import BARS, NAMES
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted, reads_of
 from turbofix.source.nodes import walk
-from turbofix.source.places import COMPREHENSIONS, FUNCTIONS
+from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.parallel.sharing import value_of
 from turbofix.training.parallel.wrapping import NotWrapped
@@ -34,9 +33,6 @@ _MOVING = frozenset(("save", "replace", "rename", "unlink", "rmdir", "touch"))
 _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _SHOWS = regex(r"print|info|debug|warn|log|write|echo|describ|desc")
 _WRITING_MODES = frozenset("wax")
-_IN_ORDER = frozenset(("list", "enumerate", "tuple", "iter", "zip"))
-_NO_ORDER = frozenset(("sorted", "len", "sum", "max", "min", "set", "any", "all"))
-_TEXTS = regex(r"word|token|char|text|label|class|name|vocab|path|file|tag|user|item")
 
 
 class Files:
@@ -45,7 +41,6 @@ class Files:
     def __init__(self, analysis: Analysis) -> None:
         self.analysis, self.places = analysis, analysis.facts.places
         self.made: dict[Site, None] = {}  # what is called
-        self.listed: dict[Site, None] = {}  # sets, whose order differs from process to process
         self.opened: dict[Site, None] = {}
         self.receivers: dict[Site, None] = {}
         self.writers: dict[Site, None] = {}
@@ -74,8 +69,6 @@ class Files:
                 if not _is_of_each(scope) and not aside:
                     above = {id(each) for each in self.places.ancestors(call, module)}
                     self._look(call, module, steps=bool(above & stepping))
-            for site in self._unordered(module):
-                self.listed[site] = None
         alone = (*self.opened, *self.receivers, *self.writers)  # what the first process has for itself
         self.made = {each: None for each in self.made if not any(_is_in(each, one) for one in alone)}
         for statement, module, path in self.written:
@@ -197,23 +190,6 @@ class Files:
                 self.opened[self.places.site(each, module)] = None
         elif isinstance(call.func, ast.Attribute):
             self.receivers[self.places.site(call.func.value, module)] = None
-
-    def _unordered(self, module: ModuleFile) -> Iterator[Site]:
-        """The sets of texts that are gone through in their own order."""
-        calls = [each for each in every(ast.Call, module.tree) if dotted(each.func) in _IN_ORDER and each.args]
-        given = [(call.args[0], self.places.parent(call, module)) for call in calls]
-        given += [(loop.iter, None) for loop in every(ast.For, module.tree)]
-        made = [each for kind in COMPREHENSIONS for each in every(kind, module.tree)]
-        given += [
-            (one.iter, self.places.parent(each, module)) for each in made for one in getattr(each, "generators", ())
-        ]
-        for node, above in given:
-            if isinstance(above, ast.Call) and dotted(above.func) in _NO_ORDER:
-                continue
-            held = members(value_of(self.analysis, node, module))
-            is_set = bool(held) and all(isinstance(each, Sequence) and each.kind == "set" for each in held)
-            if is_set and _TEXTS.search(ast.unparse(node).lower()):
-                yield self.places.site(node, module)
 
 
 def _is_in(inner: Site, outer: Site) -> bool:

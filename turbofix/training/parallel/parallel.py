@@ -65,7 +65,7 @@ _SPLITTING = regex(r"train_test_split|KFold|resample\(")
 
 _BATCHES = regex(r"squeeze\(|\[0\]|view\(|reshape\(|flatten\(0")
 _ITS_OWN = regex(
-    r"default_rng\(\)|RandomState\(\)|SystemRandom|\bsecrets\.|urandom\(|random\.Random\(\)|(?<!__)\bhash\(|as_completed\("
+    r"default_rng\(\)|RandomState\(\)|SystemRandom|\bsecrets\.|urandom\(|random\.Random\(\)|as_completed\("
     r"|imap_unordered\("
 )
 """What gives each process something else, and no seed changes that."""
@@ -103,7 +103,7 @@ def parallel(  # noqa: PLR0913
         alike_but_rows = _in_step(analysis, found, models, loaders, steps)
         return _shared_out(analysis, found, models, loaders, steps, evaluations) or alike_but_rows
     except NotWrapped as why:
-        return Parallel(setup, (), steps[0].loop.site, hazard=why.hazard)
+        return Parallel(setup, (), steps[0].loop.site, setup, hazard=why.hazard)
 
 
 def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
@@ -118,8 +118,8 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         setup,
         last_imports(analysis, modules),
         loop,
+        heavy_import(analysis.execution.entry, analysis.facts.places),
         made=tuple(files.made),
-        listed=tuple(files.listed),
         fetching=tuple(files.fetching),
         settled=tuple(files.settled),
         opened=tuple(files.opened),
@@ -131,7 +131,6 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         shown=tuple(files.shown),
         contexts=tuple(files.contexts),
         repeated=is_repeated(analysis, setup),
-        imported=heavy_import(analysis.execution.entry, analysis.facts.places),
         indexed=tuple(dict.fromkeys(_indexed(analysis, modules))),
         hiding=tuple(_hiding(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
