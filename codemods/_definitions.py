@@ -203,7 +203,8 @@ def $agree(value):
 def $warned(owner):
     """Say that a model is not shared out."""
     if $rank == 0:
-        $warnings.warn(f"each process computes the whole batch of {type(owner).__name__}: its rows hang on each other")
+        why = "its rows hang on each other, or are too few"
+        $warnings.warn(f"each process computes the whole batch of {type(owner).__name__}: {why}")
 
 
 def $shared(model):
@@ -229,12 +230,17 @@ def $shared(model):
         if way in ("mean", "sum"):
             weight = rows[$rank] * $world_size / sum(rows) if way == "mean" else $world_size
             number = $Whole.apply(($torch.as_tensor(value).double() * weight)[None], 0, [1] * $world_size).mean()
-            return number.to(value.dtype) if $torch.is_tensor(value) else type(value)(number)
+            if $torch.is_tensor(value):
+                return number.to(value.dtype)
+            return number.item() if isinstance(value, float) else round(number.item())
         return $Whole.apply(value, way, [value.shape[way] // rows[$rank] * each for each in rows])
 
     def called(*args, **kwargs):
         given, form = $torch.utils._pytree.tree_flatten((args, kwargs))
         rows = $rows_of(given, 0)
+        if owner.training and owner not in $plans and min(rows) < fewest:
+            $plans[owner] = {}
+            $warned(owner)
         if min(rows) < fewest or any(each._forward_hooks for each in modules):  # a hook is to see the batch
             return model(*args, **kwargs)
         kind = (getattr(model, "__name__", ""), owner.training, min(rows) == 1, len(given))
@@ -293,7 +299,7 @@ def $once(call):
 
     def made(*args, **kwargs):
         several = $world_size > 1 and $torch.distributed.is_initialized()
-        several = several and $torch.utils.data.get_worker_info() is None
+        several = several and $multiprocessing.parent_process() is None
         several = several and not any(hasattr(each, "write") for each in [*args, *kwargs.values()])  # a file of its own
         answer = [None, None]
         if several:
@@ -342,7 +348,7 @@ ALONE = '''
 def $alone():
     """Whether this is the process that writes. All come so far first: what was there is seen by all."""
     several = $world_size > 1 and $torch.distributed.is_initialized()
-    if several and $torch.utils.data.get_worker_info() is None:
+    if several and $multiprocessing.parent_process() is None:
         $torch.distributed.barrier()
     return $rank == 0
 '''

@@ -46,6 +46,8 @@ class Ranks:
         """What a file calls one of torchrun's numbers."""
         if at.path not in self.imports:
             raise Refuse(f"{at.path.name} has no import at its head, behind which its rank could be set")
+        if at.end_line <= self.imports[at.path][0].line:
+            raise Refuse(f"{at.path.name} does {at.line_from(at.path)}, between its imports, what one process is to do")
         known = self.used.setdefault(at.path, {})
         if name not in known:
             known[name] = self.edit.free_name(name, at)
@@ -172,8 +174,10 @@ class Ranks:
         edit, plan = self.edit, self.plan
         for site in plan.made:
             edit.replace(site, f"{self.define(site, 'once', ONCE)}({edit.text(site)})")
+        for site in plan.alone:
+            edit.replace(site, f"({edit.text(site)} if {self.word('rank', site)} == 0 else print)")
         for site in plan.shown:
-            edit.argument(site, "block", f"{self.word('world_size', site)} == 1")
+            edit.argument(site, "block", f"None if {self.word('world_size', site)} == 1 else False")
         for site in plan.fetching:
             edit.replace(site, f"{self.define(site, 'first', FIRST)}({edit.text(site)})")
         for site in plan.settled:
@@ -181,7 +185,9 @@ class Ranks:
             self.after(site, f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()")
         for site in plan.opened:
             null = edit.name("os.devnull", site)
-            edit.replace(site, f"{edit.text(site)} if {self.define(site, 'alone', ALONE)}() else {null}")
+            asked = dict(plan.told).get(site)
+            reads = f"{asked}.startswith({edit.quoted('r', site)}) or " if asked else ""
+            edit.replace(site, f"{edit.text(site)} if {reads}{self.define(site, 'alone', ALONE)}() else {null}")
         for site in plan.receivers:
             null = f"{edit.name('pathlib.Path', site)}({edit.name('os.devnull', site)})"
             edit.replace(site, f"({edit.text(site)} if {self.define(site, 'alone', ALONE)}() else {null})")
@@ -210,68 +216,57 @@ class Ranks:
 
     # --- the group
 
-    def _alike(self) -> None:
-        """Let sets have one order in all processes, and each see its own GPU alone, in front of all that may look."""
-        edit, at = self.edit, self.plan.imported
+    def set_up(self) -> None:
+        """The group of processes in front of all that may differ, and torchrun's numbers at the head of each file."""
+        edit, plan, at = self.edit, self.plan, self.plan.setup
+        own = plan.owner is None
         environ, executable = edit.name("os.environ", at), edit.name("sys.executable", at)
         begin, given = edit.name("os.execv", at), edit.name("sys.orig_argv", at)
-        size, seed, own, seen = (
-            edit.quoted(each, at) for each in ("WORLD_SIZE", "PYTHONHASHSEED", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
-        )
-        gpus = edit.free_name("gpus", at)
+        words = ("WORLD_SIZE", "PYTHONHASHSEED", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "RANK", "__mp_main__", "0")
+        size, hashes, local, seen, rank, worker, zero = (edit.quoted(each, at) for each in words)
+        gpus, seed = edit.free_name("gpus", at), edit.free_name("seed", at)
         lines = [
-            f"if int({environ}.get({size}, 1)) > 1:  # one of torchrun's processes",
-            f"    if {seed} not in {environ}:  # of which all are to go through sets in one order",
-            f"        {environ}[{seed}] = {edit.quoted('0', at)}",
+            f"if int({environ}.get({size}, 1)) > 1 and __name__ != {worker}:  # one of torchrun's processes",
+            f"    if {hashes} not in {environ}:  # of which all are to go through sets in one order",
+            f"        {environ}[{hashes}] = {zero}",
             f"        {begin}({executable}, [{executable}, *{given}[1:]])",
         ]
-        if self.plan.owner is None:
+        if own:
             lines += [
-                f"    {gpus} = {environ}.get({seen}, {environ}[{own}]).split({edit.quoted(',', at)})",
-                f"    {environ}[{seen}] = {gpus}[int({environ}[{own}]) % len({gpus})]  # and each sees one GPU",
+                f"    {gpus} = {environ}.get({seen}, {environ}[{local}]).split({edit.quoted(',', at)})",
+                f"    {environ}[{seen}] = {gpus}[int({environ}[{local}]) % len({gpus})]  # each sees one GPU",
+                "    import torch",
+                "",
+                "    torch.distributed.init_process_group()",
             ]
-        edit.before(at, *lines, "")
-
-    def set_up(self) -> None:
-        """The group of processes in front of all else, and torchrun's numbers at the head of each file that asks."""
-        edit, plan, at = self.edit, self.plan, self.plan.setup
-        self._alike()
-        lines = self._start() if plan.owner is None else []
-        lines += [f"if {self.word('rank', at)} > 0:"]
+        if own and plan.unseeded:
+            lines += [
+                f"    {seed} = [torch.initial_seed()]",
+                f"    torch.distributed.broadcast_object_list({seed})  # what draws numbers draws the same ones in all",
+            ]
+            for name, rest in (_SEEDS[each] for each in plan.unseeded):
+                module = name.partition(".")[0]
+                lines += [f"    import {module}"] * (module != "torch") + [f"    {name}({seed}[0]{rest})"]
         null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
-        lines += [f"    {edit.name('sys.stdout', at)} = {null}  # one process prints"]
+        lines += [
+            f"    if {environ}[{rank}] != {zero}:",
+            f"        {edit.name('sys.stdout', at)} = {null}  # one prints",
+        ]
         if "logging" in plan.loggers:
-            lines += [f"    {edit.name('logging.disable', at)}({edit.name('logging.WARNING', at)})"]
+            lines += ["        import logging", "", "        logging.disable(logging.WARNING)"]
         if "loguru" in plan.loggers:
-            lines += [f"    {edit.name('loguru.logger', at)}.remove()"]
-        self._write(lines)
-
-    def _start(self) -> list[str]:
-        """The lines that start the group of processes."""
-        edit, plan, at = self.edit, self.plan, self.plan.setup
-        several = self.several(at)
-        if plan.repeated:
-            several = f"{several[:-1]} and not {edit.name('torch.distributed.is_initialized', at)}():"
-        lines = [several]
-        start = edit.name("torch.distributed.init_process_group", at)
-        lines += [f"    {start}()"]
-        lines += [f"    {edit.name('atexit.register', at)}({self.define(at, 'leave', LEAVE)})"]
-        if plan.unseeded:
-            seed, share = edit.free_name("seed", at), edit.name("torch.distributed.broadcast_object_list", at)
-            lines += [f"    {seed} = [{edit.name('torch.initial_seed', at)}()]"]
-            lines += [f"    {share}({seed})  # what draws numbers draws the same ones in all"]
-        for name, rest in (_SEEDS[each] for each in plan.unseeded):
-            try:
-                called = edit.name(name, at)
-            except Refuse:  # the file's imports stand elsewhere
-                called, lines = name, [*lines, f"    import {name.partition('.')[0]}"]
-            lines += [f"    {called}({seed}[0]{rest})"]
-        return lines
+            lines += ["        import loguru", "", "        loguru.logger.remove()"]
+        edit.before(at, *lines, "")
+        ending = []
+        if own:
+            following = self.imports[at.path][1] if at.path in self.imports else at
+            leave = self.define(following, "leave", LEAVE)
+            ending = [self.several(following), f"    {edit.name('atexit.register', at)}({leave})"]
+        self._write(ending)
 
     def _write(self, lines: list[str]) -> None:
         """Write these lines, and what the files ask for."""
         edit, at = self.edit, self.plan.setup
-        behind = at.path in self.imports and self.imports[at.path][1] == at
         for path, words in self.used.items():
             last, following = self.imports[path]
             get = edit.name("os.environ", following)
@@ -281,10 +276,8 @@ class Ranks:
                 if (word := words.get(name)) is not None
             ]
             numbers[0] += "  # torchrun tells each process"
-            more = lines if behind and path == at.path else []
+            more = lines if path == at.path else []
             helpers = self.helpers.get(path, [])
             between = ["", ""] if helpers and more else [""] if more else []
             blank = [""] * (2 - (following.line - last.end_line - 1) if helpers and not more else 0)
             edit.after(last, "", *numbers, *helpers, *between, *more, *blank)
-        if not behind:
-            self.before(at, *lines)

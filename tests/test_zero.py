@@ -51,6 +51,7 @@ def run(rank, folder, processes, port, args):
     sys.stdout = open(os.devnull, "w")
     os.dup2(os.open("errors", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(processes), RANK=str(rank))
+    os.environ.update(LOCAL_RANK=str(rank), PYTHONHASHSEED="0")
     register_optimizer_step_post_hook(measure)
     sys.argv = ["train.py", *args]
     runpy.run_path("train.py", run_name="__main__")

@@ -90,15 +90,15 @@ class Totals:
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
-    ``setup`` is the first statement of its set-up (``repeated``: which may run again), ``imports`` the last import of
-    each file, and what follows it. ``shared`` is what is called of the models of which each process computes its rows
-    (``normed``: they have batch normalisation, ``synchronised``: batch normalisation can be done over all processes);
-    ``same`` are the classes of loaders whose batches would differ. ``copied`` are calls of ``DataParallel``.
-    ``models`` and ``loaders`` are those of a training whose data are shared out, ``apart`` the generators of which
-    each process then has its own. ``made`` is what is called by one process for all, ``fetching`` what is called by
-    one first; ``opened`` are the names of files that are written (``settled``: in statements behind which they may be
-    read), ``receivers`` paths that open themselves, ``writers`` calls that make a writer of logs, ``disabled`` those
-    that begin a tracker's run, ``bars`` progress bars, ``metrics`` those of torchmetrics, ``shown`` calls that open a
+    ``setup`` is the entry's first import of what is not Python's own, ``imports`` the last import of each file, and
+    what follows it. ``shared`` is what is called of the models of which each process computes its rows (``normed``:
+    they have batch normalisation, ``synchronised``: batch normalisation can be done over all processes); ``same`` are
+    the classes of loaders whose batches would differ. ``copied`` are calls of ``DataParallel``. ``models`` and
+    ``loaders`` are those of a training whose data are shared out, ``apart`` the generators of which each process then
+    has its own. ``made`` is what is called by one process for all, ``fetching`` what is called by one first;
+    ``opened`` are the names of files that are written (``settled``: in statements behind which they may be read),
+    ``receivers`` paths that open themselves, ``writers`` calls that make a writer of logs, ``disabled`` those that
+    begin a tracker's run, ``bars`` progress bars, ``metrics`` those of torchmetrics, ``shown`` calls that open a
     window, ``contexts`` those that log while a block runs. ``imported`` is the entry's first import of what is not
     Python's own. ``indexed`` is what may name another GPU than the first, each with what it becomes, ``hiding``
     statements that hide some. ``unseeded`` are the generators that nobody seeds, ``decisions`` expressions that decide
@@ -110,7 +110,6 @@ class Parallel:
     setup: Site
     imports: tuple[tuple[Site, Site], ...]
     loop: Site
-    imported: Site
     models: tuple[Wrapped, ...] = ()
     copied: tuple[Site, ...] = ()
     same: tuple[Site, ...] = ()
@@ -130,6 +129,8 @@ class Parallel:
     bars: tuple[Site, ...] = ()
     metrics: tuple[Site, ...] = ()
     shown: tuple[Site, ...] = ()
+    alone: tuple[Site, ...] = ()
+    told: tuple[tuple[Site, str], ...] = ()
     contexts: tuple[Site, ...] = ()
     indexed: tuple[tuple[Site, str], ...] = ()
     hiding: tuple[Site, ...] = ()
@@ -139,7 +140,6 @@ class Parallel:
     owner: Site | None = None
     unwraps: tuple[Site, ...] = ()
     loggers: tuple[str, ...] = ()
-    repeated: bool = False
     hazard: Hazard | None = None
 
 

@@ -43,18 +43,19 @@ class Files:
         self.made: dict[Site, None] = {}  # what is called
         self.opened: dict[Site, None] = {}
         self.receivers: dict[Site, None] = {}
+        self.told: dict[Site, str] = {}  # files that are read or written, as a variable says
         self.writers: dict[Site, None] = {}
         self.disabled: dict[Site, None] = {}
         self.bars: dict[Site, None] = {}
         self.contexts: dict[Site, None] = {}
         self.fetching: dict[Site, None] = {}  # what makes a data set, and fetches its files
+        self.alone: dict[Site, None] = {}  # what one process calls, and nobody waits for
         self.shown: dict[Site, None] = {}  # windows, for which the others would wait
         self.metrics: dict[Site, None] = {}  # what adds up over processes by itself, where each has all of it
         self.settled: dict[Site, None] = {}  # statements that write a file which something reads
         self.read: list[ast.AST] = []
         self.written: list[tuple[ast.stmt, ModuleFile, ast.AST]] = []
         entry = analysis.execution.entry
-        self.guarded = any(isinstance(each, ast.If) and is_guard(each) for each in entry.tree.body)
         trees = [module.tree for module in analysis.execution.modules.values()]
         functions = {each.name for tree in trees for each in every(ast.FunctionDef, tree)}
         classes = [each for tree in trees for each in every(ast.ClassDef, tree)]
@@ -95,8 +96,14 @@ class Files:
             named = [each.value for each in call.keywords if each.arg == "filename"]
             self.opened.update({self.places.site(each, module): None for each in named})
         elif name in _OPENS or method == "open":
-            if name in _LOGS or self._mode(call, module) & _WRITING_MODES:
+            given = call.args[1 if name else 0 :] or [each.value for each in call.keywords if each.arg == "mode"]
+            letters, known = self._letters(given[0] if given else None, module)
+            asked = dotted(given[0]) if given else None  # by which a file may be read as well
+            either = bool(asked and name) and ("r" in letters or not known)
+            if name in _LOGS or letters & _WRITING_MODES or either:
                 self._open(call, module, name)
+                if either:
+                    self.told.update({self.places.site(each, module): asked or "" for each in call.args[:1]})
             elif not steps:
                 self.read += call.args[:1] if name else [call.func]
         elif name in _READS or method in ("read_text", "read_bytes"):
@@ -112,30 +119,25 @@ class Files:
             may_be_there = any(each.arg == "exist_ok" and _is_on(each.value) for each in call.keywords)
             if not may_be_there or self.places.scope(call, module) is not module.tree:
                 self._make(call, module)
+        elif name == "os.fsync":  # of a file that is another one in each process
+            self.alone[func] = None
         elif name in NAMES["writes"] or name in NAMES["fetches"] or method in NAMES["writing_methods"]:
             self._make(call, module)
         elif (method and _moves(call, parent)) or (name in NAMES["clock"] and not steps and self._tells(call, module)):
             self.made[func] = None
         elif (
-            (_downloads(call) and (dotted(call.func) or "").rpartition(".")[2] not in self.made_here)
+            (
+                _downloads(call)
+                and (dotted(call.func) or "").rpartition(".")[2] not in self.made_here
+                and name != "functools.partial"
+            )
             or name.startswith("sklearn.datasets.fetch_")
             or name == "torch.hub.load"
         ):
-            self._refuse_early(call, module)
             self.fetching[func] = None
 
     def _make(self, call: ast.Call, module: ModuleFile) -> None:
-        self._refuse_early(call, module)
         self.made[self.places.site(call.func, module)] = None
-
-    def _refuse_early(self, call: ast.Call, module: ModuleFile) -> None:
-        """Raise NotWrapped where a file writes as it is imported."""
-        if self.places.scope(call, module) is not module.tree:
-            return
-        guarded = any(is_guard(each) for each in self.places.ancestors(call, module))
-        if module is not self.analysis.execution.entry or (self.guarded and not guarded):
-            why = "it writes files as it is imported, before the processes know of each other"
-            raise NotWrapped(why, self.places.site(call, module))
 
     def _tells(self, call: ast.Call, module: ModuleFile) -> bool:
         """Whether a call reads the clock for more than to measure or to print: for a name, a seed, a decision."""
@@ -169,13 +171,11 @@ class Files:
             return all(isinstance(self.places.parent(each, module), ast.BinOp) for each in reads)
         return isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Sub)
 
-    def _mode(self, call: ast.Call, module: ModuleFile) -> set[str]:
-        """The letters of all modes in which a file may be opened."""
-        at = 0 if isinstance(call.func, ast.Attribute) else 1
-        told = next((each.value for each in call.keywords if each.arg == "mode"), None)
-        given = call.args[at] if len(call.args) > at else told
-        held = members(value_of(self.analysis, given, module)) if given is not None else ()
-        return {letter for each in held if isinstance(each, Const) for letter in str(each.value)}
+    def _letters(self, mode: ast.expr | None, module: ModuleFile) -> tuple[set[str], bool]:
+        """The letters of all modes in which a file may be opened, and whether they are known."""
+        held = members(value_of(self.analysis, mode, module)) if mode is not None else ()
+        known = all(isinstance(each, Const) for each in held) and bool(held or mode is None)
+        return {letter for each in held if isinstance(each, Const) for letter in str(each.value)}, known
 
     def _open(self, call: ast.Call, module: ModuleFile, name: str) -> None:
         """A file that is written: the other processes write into nothing."""

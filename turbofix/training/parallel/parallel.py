@@ -30,7 +30,7 @@ from turbofix.training.parallel.plain import is_plain
 from turbofix.training.parallel.reading import read_by_steps, refuse_other_reads
 from turbofix.training.parallel.rows import shared_calls
 from turbofix.training.parallel.sharing import divided
-from turbofix.training.parallel.start import beginning, heavy_import, is_repeated, last_imports
+from turbofix.training.parallel.start import beginning, last_imports
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import (
     NotWrapped,
@@ -90,23 +90,19 @@ def parallel(  # noqa: PLR0913
     owners: tuple[Owner, ...] = (),
 ) -> Parallel | None:
     """What several processes need; None where no steps of the program's own are seen."""
-    first = script.trains_at or script.setup
     if not steps:
         return None
-    setup = beginning(analysis, first or steps[0].loop.site)
     try:
-        if first is None:
-            raise NotWrapped("where it is set up was not followed", setup)
-        found = alike(analysis, setup, steps[0].loop.site)
+        found = alike(analysis, steps[0].loop.site)
         if owners:
             return accelerated(analysis, found, owners[0], steps, evaluations)
         alike_but_rows = _in_step(analysis, found, models, loaders, steps)
         return _shared_out(analysis, found, models, loaders, steps, evaluations) or alike_but_rows
     except NotWrapped as why:
-        return Parallel(setup, (), steps[0].loop.site, setup, hazard=why.hazard)
+        return Parallel(steps[0].loop.site, (), steps[0].loop.site, hazard=why.hazard)
 
 
-def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
+def alike(analysis: Analysis, loop: Site) -> Parallel:
     """What every training by several processes needs: what one of them does for all, and how they begin.
 
     Raises:
@@ -115,10 +111,9 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
     _refuse(analysis)
     modules, files = [*analysis.execution.modules.values()], Files(analysis)
     return Parallel(
-        setup,
+        beginning(analysis.execution.entry, analysis.facts.places),
         last_imports(analysis, modules),
         loop,
-        heavy_import(analysis.execution.entry, analysis.facts.places),
         made=tuple(files.made),
         fetching=tuple(files.fetching),
         settled=tuple(files.settled),
@@ -129,8 +124,9 @@ def alike(analysis: Analysis, setup: Site, loop: Site) -> Parallel:
         bars=tuple(files.bars),
         metrics=tuple(files.metrics),
         shown=tuple(files.shown),
+        alone=tuple(files.alone),
+        told=tuple(files.told.items()),
         contexts=tuple(files.contexts),
-        repeated=is_repeated(analysis, setup),
         indexed=tuple(dict.fromkeys(_indexed(analysis, modules))),
         hiding=tuple(_hiding(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
@@ -232,7 +228,6 @@ def _refuse(analysis: Analysis) -> None:
     entry = analysis.execution.entry
     if entry.path.suffix == ".ipynb":
         raise NotWrapped("torchrun starts scripts, no notebooks", places.site(entry.tree, entry))
-    _refuse_early_draws(analysis)
     for module in analysis.execution.modules.values():
         tree, own = places.site(module.tree, module), _ITS_OWN.search(module.text)
         if own is not None:
@@ -240,21 +235,6 @@ def _refuse(analysis: Analysis) -> None:
         if (threads := _THREADS.search(module.text)) is not None:
             why = f"`{threads[0].rstrip('(')}` may come to where processes wait for each other in another order"
             raise NotWrapped(why, tree)
-
-
-def _refuse_early_draws(analysis: Analysis) -> None:
-    """Raise NotWrapped where a file draws numbers as it is imported, in front of what makes them alike in all."""
-    for module in analysis.execution.modules.values():
-        rest = (*FUNCTIONS, ast.ClassDef, ast.If, ast.Import, ast.ImportFrom)
-        plain = [each for each in module.tree.body if not isinstance(each, rest) and not _is_text(each)]
-        if module is analysis.execution.entry or any("seed(" in ast.unparse(each) for each in plain):
-            continue
-        for each in plain:
-            text = ast.unparse(each)
-            drawn = any(pattern.search(text) for pattern in (*_DRAWING.values(), _SPLITTING))
-            if drawn and "random_state" not in text:
-                why = "it draws numbers as it is imported, before the processes agree on any: seed it in front of that"
-                raise NotWrapped(why, analysis.facts.places.site(each, module))
 
 
 def _same(analysis: Analysis) -> Iterator[Site]:
@@ -316,7 +296,7 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
 
 def _hiding(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[Site]:
     """The statements that hide all GPUs but some from the process."""
-    imported = heavy_import(analysis.execution.entry, analysis.facts.places)
+    imported = beginning(analysis.execution.entry, analysis.facts.places)
     for module in modules:
         for node in every(ast.Assign, module.tree):
             several = isinstance(node.value, ast.Constant) and "," in str(node.value.value)

@@ -12,7 +12,6 @@ from turbofix.source.nodes import walk
 from turbofix.source.site import Site
 from turbofix.training.model import Model, Parallel, Script, Staged, Step
 from turbofix.training.parallel.parallel import alike
-from turbofix.training.parallel.start import beginning
 from turbofix.training.parallel.wrapping import NotWrapped
 
 SEQUENCE = "torch.nn.Sequential"
@@ -40,7 +39,7 @@ def staged(analysis: Analysis, script: Script, models: tuple[Model, ...], steps:
     try:
         if len(trained) != 1 or len(steps) > 1:
             raise NotWrapped("its steps do not train one model", at)
-        return _Stages(analysis, trained[0], steps[0]).found(beginning(analysis, first))
+        return _Stages(analysis, trained[0], steps[0]).found()
     except NotWrapped as found:
         return Staged(at, hazard=found.hazard)
 
@@ -59,7 +58,7 @@ class _Stages:
     def refuse(self, why: str, at: ast.AST | Site) -> NotWrapped:
         return NotWrapped(why, at if isinstance(at, Site) else self.places.site(at, self.module))
 
-    def found(self, setup: Site) -> Staged:
+    def found(self) -> Staged:
         """All of it. Raises NotWrapped."""
         step, model = self.step, self.model
         self._plain()
@@ -87,7 +86,7 @@ class _Stages:
             if again is not statement and not moves:
                 raise self.refuse(f"`{name}` is also the name of something else", one)
         region, call, loss, criterion = self._step(name)
-        together = alike(self.analysis, setup, step.loop.site)
+        together = alike(self.analysis, step.loop.site)
         saves = []
         for read in reads:
             above = self.places.parent(read, self.module)
