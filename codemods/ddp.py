@@ -53,17 +53,20 @@ Use instead
     batches of the first process. Every process reads all of the data: this pays where the model is what
     takes the time.
 
+    The group starts in front of all imports: what a module does as it is imported is done by the group, too. Each
+    process sees one GPU, its own, so that ``"cuda:0"`` is right wherever it stands, and all go through sets in one
+    order (``PYTHONHASHSEED``).
+
     ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns. The other
     processes print nothing, and write to nothing what they write to open files. Batch normalisation counts over all
     processes, by ``SyncBatchNorm``, on GPUs.
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes
-    would differ in silence: numbers or orders that no seed makes alike, files that are written as a module is imported,
-    questions to the user, threads. And where a process may wait for another in vain: layers that choose what they
-    compute, or how much, by the rows they have. So are batches of one sample, nodes of graphs, scripts that never use a
-    GPU, agents in an environment, notebooks, models that go backward by themselves, and scripts that Accelerate trains
-    by several processes already.
+    would differ in silence: numbers that no seed makes alike, questions to the user, threads. And where a process may
+    wait for another in vain: layers that choose by the rows they have which layers they call. So are batches of one
+    sample, nodes of graphs, scripts that never use a GPU, agents in an environment, notebooks, models that go backward
+    by themselves, and scripts that Accelerate trains by several processes already.
 
 Risk
     equivalent: the same batches give the same gradients but for rounding; dropout draws other numbers in each process.

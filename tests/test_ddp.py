@@ -581,6 +581,23 @@ def test_files_are_those_of_one_process(small: Path, launcher: ranks.Server) -> 
     assert len(list((small.parent / "dated").iterdir())) == 2
 
 
+def test_a_run_is_named_by_the_process_that_begins_it(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import mlflow\nimport torch\n", 1)
+    text = text.replace("import mlflow\n", "from datetime import datetime\n\nimport mlflow\n", 1)
+    run = "with mlflow.start_run(run_name=str(datetime.now())):\n    "
+    text = rewritten_of(small, text.replace("    print(", "    " + run + "    print("))
+    assert "start_run(run_name=str(datetime.now())) if rank == 0 else contextlib.nullcontext():" in text
+
+
+def test_what_a_project_s_own_function_writes_is_written_there(small: Path) -> None:
+    small.with_name("mlflow.py").write_text("def log_param(name, value):\n    open(name, 'w').write(value)\n")
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import mlflow\nimport torch\n", 1)
+    small.write_text(text + "mlflow.log_param('model', 'small')\n")
+    assert "mlflow.log_param('model', 'small')" in applied(small).texts.get(small, small.read_text())
+    small.with_name("mlflow.py").unlink()
+    assert "once(mlflow.log_param)('model', 'small')" in rewritten(small)
+
+
 NAMED = {
     'torch.device("cuda:0")': 'torch.device("cuda:0")',
     'torch.device("cuda:1")': 'torch.device("cuda:0" if world_size > 1 else "cuda:1")',

@@ -60,6 +60,8 @@ class Files:
         functions = {each.name for tree in trees for each in every(ast.FunctionDef, tree)}
         classes = [each for tree in trees for each in every(ast.ClassDef, tree)]
         self.own = functions  # what writes in there is found there
+        paths = [module.path for module in analysis.execution.modules.values()]
+        self.project = {each.stem for each in paths} | {each.parent.name for each in paths}
         self.made_here = functions | {each.name for each in classes if "def __init__" in ast.unparse(each)}
         loops = [analysis.facts.loops(each) for each in analysis.facts.of("backward")]
         stepping = {id(each.node) for some in loops for each in some[-1:]}
@@ -70,7 +72,7 @@ class Files:
                 if not _is_of_each(scope) and not aside:
                     above = {id(each) for each in self.places.ancestors(call, module)}
                     self._look(call, module, steps=bool(above & stepping))
-        alone = (*self.opened, *self.receivers, *self.writers)  # what the first process has for itself
+        alone = (*self.opened, *self.receivers, *self.writers, *self.contexts)  # what the first process has for itself
         self.made = {each: None for each in self.made if not any(_is_in(each, one) for one in alone)}
         for statement, module, path in self.written:
             if any(_may_be_one(path, each) for each in self.read):
@@ -82,6 +84,8 @@ class Files:
         method = "" if method in self.own else method
         site, func = self.places.site(call, module), self.places.site(call.func, module)
         parent = self.places.parent(call, module)
+        if name.partition(".")[0] in self.project:
+            return
         if name in NAMES["asks_user"]:
             raise NotWrapped("it asks its user, and each process would", site)
         if name in _BARS and name.startswith(("tqdm", "rich", "accelerate")):  # which `disable` turns off

@@ -153,7 +153,8 @@ def _differentiated_again(analysis: Analysis) -> set[Site]:
 
 def differentiates(analysis: Analysis) -> bool:
     """Whether a program goes backward through gradients."""
-    return bool(_differentiated_again(analysis))
+    spoken = any("create_graph=True" in module.text for module in analysis.execution.modules.values())
+    return spoken or bool(_differentiated_again(analysis))
 
 
 def _wrapped(analysis: Analysis, model: Model, calls: list[_Use]) -> Iterator[Wrapped]:
