@@ -133,6 +133,8 @@ def $rows_of(given, axis):
 def $compared(model, owner, given, form, axis, rows):
     """How a call is shared out: the dimensions of what it is given and of what it answers, and whether it draws
     a number for all rows. None where its answer to some rows is none of what it answers to the batch."""
+    if any(each._forward_hooks for each in owner.modules()):
+        return None  # which are to see the batch
     places = [range(each.dim() if $torch.is_tensor(each) else 0) for each in given]
     places = [[dim for dim in (axis, 1 - axis) if dim in each and (dim <= axis or len(each) == 3)] for each in places]
     dims = [next((dim for dim in some if each.shape[dim] == sum(rows)), None) for each, some in zip(given, places)]
@@ -241,7 +243,7 @@ def $shared(model):
         if owner.training and owner not in $plans and min(rows) < fewest:
             $plans[owner] = {}
             $warned(owner)
-        if min(rows) < fewest or any(each._forward_hooks for each in modules):  # a hook is to see the batch
+        if min(rows) < fewest:
             return model(*args, **kwargs)
         kind = (getattr(model, "__name__", ""), owner.training, min(rows) == 1, len(given))
         known = $plans.setdefault(owner, {}).setdefault(kind, [])
@@ -256,6 +258,8 @@ def $shared(model):
         own_args, own_kwargs = $torch.utils._pytree.tree_unflatten(parts, form)
         seed, lengths = int($torch.randint(2**31, (), generator=$own, device="cpu")) + (0 if common else $rank), $rank
         try:
+            if any(each._forward_hooks for each in modules):
+                raise ValueError("a hook is to see the batch")
             with $apart():
                 $torch.manual_seed(seed)
                 values, form = $torch.utils._pytree.tree_flatten(model(*own_args, **own_kwargs))
@@ -279,6 +283,11 @@ def $shared(model):
 SYNCHRONISED = """    if own_norms and next(owner.parameters()).is_cuda:
         $torch.nn.SyncBatchNorm.convert_sync_batchnorm(owner)
         own_norms = []
+"""
+"""Batch normalisation over all processes, whose gradients cannot be differentiated."""
+
+TWICE = """    if own_norms and owner.training and next(owner.parameters()).is_cuda:
+        return model  # each normalises the whole batch: gradients of gradients do not go over processes there
 """
 
 SAME = '''

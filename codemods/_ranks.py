@@ -9,7 +9,7 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Parallel
 
-from ._definitions import AGREED, ALONE, FIRST, IN_STEP, LEAVE, ONCE, SAME, SILENT, SYNCHRONISED
+from ._definitions import AGREED, ALONE, FIRST, IN_STEP, LEAVE, ONCE, SAME, SILENT, SYNCHRONISED, TWICE
 from ._precision import requote
 from ._totals import add_up
 
@@ -140,7 +140,7 @@ class Ranks:
     def in_step(self) -> None:
         """What all processes do together, where each does the same but for its rows."""
         edit, plan = self.edit, self.plan
-        text = IN_STEP.replace("@SYNCHRONISED@", SYNCHRONISED if plan.synchronised else "")
+        text = IN_STEP.replace("@SYNCHRONISED@", SYNCHRONISED if plan.synchronised else TWICE)
         for site in plan.shared:
             edit.replace(site, f"{self.define(site, 'shared', text)}({edit.text(site)})")
         for site in plan.same:

@@ -449,6 +449,16 @@ def test_each_process_drops_other_numbers_and_all_go_on_alike(small: Path, launc
     assert rows[:4] != rows[4:]
 
 
+def test_norms_count_over_all_processes_but_under_gradients_of_gradients(small: Path) -> None:
+    text = TRAINING.replace("= Net()", "= nn.Sequential(nn.BatchNorm1d(6), Net())").replace("COUNT", "24")
+    plain = rewritten_of(small, text.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n"))
+    assert "convert_sync_batchnorm(owner)" in plain
+    twice = SAME["a gradient's size"].replace("\n", "\n        ") + "\n"
+    text = rewritten_of(small, text.replace("STEP\n", twice))
+    assert "convert_sync_batchnorm(owner)" not in text
+    assert "return model  # each normalises the whole batch" in text
+
+
 def test_without_gpus_each_process_has_the_running_figures_of_the_first(small: Path, launcher: ranks.Server) -> None:
     """Else a batch that does not divide is computed by other figures in each, and so are decisions on it."""
     text = TRAINING.replace("= Net()", "= nn.Sequential(nn.BatchNorm1d(6), Net())")
