@@ -360,7 +360,7 @@ torch.manual_seed""",
     ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
     small.write_text(rewritten(small))
     ran = launcher.run(small)
-    assert not ran.error or "computes the whole batch of Own" in ran.error, ran.error
+    assert not any("Traceback" in each for each in ran.err), ran.err
     assert ("computes the whole batch of Own" in ran.err[0]) == (name in HANGING)
     assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
 
@@ -595,10 +595,12 @@ def test_a_run_is_named_by_the_process_that_begins_it(small: Path) -> None:
 
 
 def test_what_a_project_s_own_function_writes_is_written_there(small: Path) -> None:
-    small.with_name("mlflow.py").write_text("def log_param(name, value):\n    open(name, 'w').write(value)\n")
+    small.with_name("mlflow.py").write_text(
+        "import os\n\nseparator = os.sep\n\n\ndef log_param(name, value):\n    open(name, 'w').write(value)\n"
+    )
     text = SMALL.format(count=16, size=4).replace("import torch\n", "import mlflow\nimport torch\n", 1)
     small.write_text(text + "mlflow.log_param('model', 'small')\n")
-    assert "mlflow.log_param('model', 'small')" in applied(small).texts.get(small, small.read_text())
+    assert "mlflow.log_param('model', 'small')" in rewritten(small)
     small.with_name("mlflow.py").unlink()
     assert "once(mlflow.log_param)('model', 'small')" in rewritten(small)
 

@@ -172,14 +172,12 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         paddings=paddings(analysis, steps) if trains else (),
         samplings=samplings(analysis, steps, evaluations) if trains else (),
         held=held if trains else (),
-        parallel=parallel(
-            analysis, script(analysis), known_models, tuple(read), steps, evaluations, _accelerators(framework, holders)
-        )
+        parallel=parallel(analysis, known_models, tuple(read), steps, evaluations, _accelerators(framework, holders))
         if framework in (Framework.PYTORCH, Framework.ACCELERATE) and _is_for_several(analysis, target)
         else None,
         shardings=tuple(shardings(analysis, made, known_models)) if target.zero and trains else (),
         stages=tuple(stages(analysis)) if framework is Framework.DEEPSPEED else (),
-        staged=staged(analysis, script(analysis), known_models, steps)
+        staged=staged(analysis, known_models, steps)
         if framework is Framework.PYTORCH and target.pipeline > 1
         else None,
         unplaced=unplaced(analysis, steps, evaluations, known_models, framework),

@@ -21,7 +21,6 @@ from turbofix.training.model import (
     Model,
     Owner,
     Parallel,
-    Script,
     Step,
 )
 from turbofix.training.parallel.accelerated import accelerated
@@ -82,7 +81,6 @@ _LOGGERS = {name: regex(rf"(?m)^\s*(import|from) {name}\b") for name in ("loggin
 
 def parallel(  # noqa: PLR0913
     analysis: Analysis,
-    script: Script,
     models: tuple[Model, ...],
     loaders: tuple[Loader, ...],
     steps: tuple[Step, ...],

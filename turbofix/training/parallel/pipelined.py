@@ -10,7 +10,7 @@ from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
-from turbofix.training.model import Model, Parallel, Script, Staged, Step
+from turbofix.training.model import Model, Parallel, Staged, Step
 from turbofix.training.parallel.parallel import alike
 from turbofix.training.parallel.wrapping import NotWrapped
 
@@ -29,10 +29,9 @@ _ITS_OWN = frozenset(("train", "zero_grad", "parameters"))
 _MOVES = frozenset(("to", "cuda", "float", "apply", "load_state_dict"))
 
 
-def staged(analysis: Analysis, script: Script, models: tuple[Model, ...], steps: tuple[Step, ...]) -> Staged | None:
-    """What a pipeline needs; None where no steps of the program's own are seen, or where no set-up is."""
-    first = script.trains_at or script.setup
-    if not steps or first is None:
+def staged(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> Staged | None:
+    """What a pipeline needs; None where no steps of the program's own are seen."""
+    if not steps:
         return None
     trained = [each for each in models if each.site in steps[0].models] or models
     at = trained[0].site if trained else steps[0].loop.site
