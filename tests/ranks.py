@@ -13,18 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SERVER = """
-import json, os, runpy, sys
-import torch._dynamo, torch.distributed, torch.optim, torch.utils.data
+import atexit, json, os, runpy, sys
+import torch._dynamo, torch.distributed.fsdp, torch.distributed.optim, torch.distributed.tensor, torch.utils.data
 
-def run(rank, folder, script, processes, port):
+def run(rank, folder, script, processes, port, args, before):
     os.chdir(folder)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{name}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     if processes > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(processes))
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-    sys.argv = [script]
+    sys.argv = [script, *args]
+    exec(before, {})
     runpy.run_path(script, run_name="__main__")
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(0)  # all of torch, object by object, would be taken down in a second
 
 torch.set_num_threads(1)
 for line in sys.stdin:
@@ -34,7 +38,6 @@ for line in sys.stdin:
         ranks.append(os.fork())
         if not ranks[-1]:
             run(rank, **asked)
-            sys.exit()
     for each in ranks:
         os.waitpid(each, 0)
     print("done", flush=True)
@@ -60,11 +63,13 @@ class Server:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
 
-    def run(self, script: Path, processes: int = 2) -> Ran:
+    def run(self, script: Path, processes: int = 2, *args: str, before: str = "") -> Ran:
+        """Run a script in its folder, by torchrun's rules where the processes are several, behind other code."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         asked = {"folder": str(script.parent), "script": script.name, "processes": processes, "port": port}
+        asked |= {"args": args, "before": before}
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(json.dumps(asked), file=self.process.stdin, flush=True)

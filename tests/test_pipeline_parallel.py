@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
 
 from turbofix import registry
 from turbofix.engine import pipeline
@@ -20,32 +18,22 @@ from turbofix.training.model import Target
 SCRIPT = Path(__file__).parent.parent / "fixtures" / "scripts" / "deep_points.py"
 
 
-def trained(text: str, folder: Path, processes: int) -> tuple[dict[str, Any], str]:
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[ranks.Server]:
+    pytest.importorskip("torch")
+    with ranks.server() as server:
+        yield server
+
+
+def trained(text: str, folder: Path, processes: int, launcher: ranks.Server) -> tuple[dict[str, Any], str]:
     """The weights that a script saves where so many processes run it, and what they print."""
     import torch
 
     folder.mkdir()
     (folder / SCRIPT.name).write_text(text, "utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    given = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if processes > 1:
-        given |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes)}
-    command = [sys.executable, SCRIPT.name]
-    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} if processes > 1 else {} for rank in range(processes)]
-    started = [
-        subprocess.Popen(command, cwd=folder, env=given | rank, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for rank in ranks
-    ]
-    try:
-        said = [each.communicate(timeout=120) for each in started]
-    finally:
-        for each in started:
-            each.kill()
-    # a process may be aborted when all is done: what they wrote counts
-    assert (folder / "deep_points.pt").exists(), [error.decode() for _, error in said]
-    return torch.load(folder / "deep_points.pt"), "".join(printed.decode() for printed, _ in said)
+    ran = launcher.run(folder / SCRIPT.name, processes)
+    assert (folder / "deep_points.pt").exists(), ran.err
+    return torch.load(folder / "deep_points.pt"), "".join(ran.out)
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +48,14 @@ def texts() -> tuple[str, str]:
     return before.replace(seed, wide), after.replace(seed, wide)
 
 
-def test_two_processes_learn_what_one_does(texts: tuple[str, str], tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+def test_two_processes_learn_what_one_does(texts: tuple[str, str], tmp_path: Path, launcher: ranks.Server) -> None:
+    import torch
+
     before, after = texts
     gathers = "        pipeline.gather()"
     after = after.replace(gathers, f"        torch.save(model.state_dict(), f'apart{{rank}}.pt')\n{gathers}")
-    one, told = trained(before, tmp_path / "before", 1)
-    two, said = trained(after, tmp_path / "after", 2)
+    one, told = trained(before, tmp_path / "before", 1, launcher)
+    two, said = trained(after, tmp_path / "after", 2, launcher)
     # after 63 updates, of batches of 50 samples, all layers are saved under their old names; one process prints
     assert list(two) == list(one)
     assert said == told
@@ -78,8 +67,8 @@ def test_two_processes_learn_what_one_does(texts: tuple[str, str], tmp_path: Pat
         assert ("layers.0.weight" in learnt) == (rank == 0)
 
 
-def test_too_few_layers_are_told(texts: tuple[str, str], tmp_path: Path) -> None:
+def test_too_few_layers_are_told(texts: tuple[str, str], tmp_path: Path, launcher: ranks.Server) -> None:
     pytest.importorskip("torch")
     shallow = texts[1].replace("default=6", "default=0")
     with pytest.raises(AssertionError, match="the layers cannot be shared out among so many processes: start fewer"):
-        trained(shallow, tmp_path / "shallow", 3)
+        trained(shallow, tmp_path / "shallow", 3, launcher)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
 
 from turbofix import config, registry
 from turbofix.engine import pipeline
@@ -27,9 +25,10 @@ SEVERAL = Path(__file__).parent / "several"
 SCRIPT = SEVERAL / "shared_out.py"
 STAGES = (1, 2, 3)
 
-RUNNING = """
-import json, os, runpy, sys
-import torch._dynamo, torch.distributed.fsdp, torch.distributed.optim, torch.distributed.tensor
+MEASURING = """
+import json, os
+for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "WORLD_SIZE": "1", "RANK": "0"}.items():
+    os.environ.setdefault(name, value)  # the script starts a group of one process, too
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 def size(tensor):
@@ -46,61 +45,30 @@ def measure(optimizer, *given):
     with open(f"bytes.{os.environ['RANK']}", "w") as file:
         json.dump({name: sum(map(size, tensors)) for name, tensors in parts.items()}, file)
 
-def run(rank, folder, processes, port, args):
-    os.chdir(folder)
-    sys.stdout = open(os.devnull, "w")
-    os.dup2(os.open("errors", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(processes), RANK=str(rank))
-    os.environ.update(LOCAL_RANK=str(rank), PYTHONHASHSEED="0")
-    register_optimizer_step_post_hook(measure)
-    sys.argv = ["train.py", *args]
-    runpy.run_path("train.py", run_name="__main__")
-
-torch.set_num_threads(1)
-for line in sys.stdin:  # torch is imported once for all runs
-    asked, ranks = json.loads(line), []
-    for rank in range(asked["processes"]):
-        ranks.append(os.fork())
-        if not ranks[-1]:
-            run(rank, **asked)
-            sys.exit()
-    for each in ranks:
-        os.waitpid(each, 0)
-    print("done", flush=True)
+register_optimizer_step_post_hook(measure)
 """
 
 
 class Runs:
     """Runs of scripts by several processes each, one run after another."""
 
-    def __init__(self, server: subprocess.Popen[str]) -> None:
+    def __init__(self, server: ranks.Server) -> None:
         self.server = server
 
     def __call__(self, folder: Path, text: str, processes: int, *args: str) -> list[dict[str, int]]:
         """Run a script: how many bytes each of its processes had of what can be shared out."""
         folder.mkdir(exist_ok=True)
         (folder / "train.py").write_text(text, "utf-8")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        asked = {"folder": str(folder), "processes": processes, "port": port, "args": args}
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        print(json.dumps(asked), file=self.server.stdin, flush=True)
-        assert self.server.stdout.readline() == "done\n"
-        # torch sometimes aborts a process that leaves the group, when its work is done: what it wrote counts
-        errors = (folder / "errors").read_text("utf-8")
-        assert "Error" not in errors, errors
+        ran = self.server.run(folder / "train.py", processes, *args, before=MEASURING)
+        assert not ran.error, ran.error
         return [json.loads((folder / f"bytes.{rank}").read_text("utf-8")) for rank in range(processes)]
 
 
 @pytest.fixture(scope="module")
 def runs() -> Iterator[Runs]:
     pytest.importorskip("torch")
-    command = [sys.executable, "-c", RUNNING]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with ranks.server() as server:
         yield Runs(server)
-        server.kill()
 
 
 @cache
