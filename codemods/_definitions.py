@@ -89,7 +89,9 @@ def $tried(model, owner, given, form):
     given = [each.clone() if $torch.is_tensor(each) else each for each in given]  # which a model may change
     args, kwargs = $torch.utils._pytree.tree_unflatten(given, form)
     held, modules, numpy = [*owner.parameters(), *owner.buffers()], [*owner.modules()], $sys.modules.get("numpy")
-    states = [(each, dict(each)) for one in modules for each in (vars(one), one._buffers)]
+    parts = [part for one in modules for part in (vars(one), one._buffers, *vars(one).values())]
+    states = [(each, each.copy()) for each in parts if type(each) in (list, dict, type(modules[0]._buffers))]
+    before = {id(each) for _, was in states for each in (was if type(was) is list else was.values())}
     old, chance = [each.detach().clone() for each in held], ($random.getstate(), numpy and numpy.random.get_state())
     for each in modules:
         if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm):
@@ -97,16 +99,17 @@ def $tried(model, owner, given, form):
     kind, sixteen = held[0].device.type, $torch.is_autocast_enabled(held[0].device.type)
     $torch.set_autocast_enabled(kind, False)
     try:
-        with $apart(), $Fixed() as fixed:
+        with $apart(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
             answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
-        kept = [value for now, was in states for name, value in now.items() if value is not was.get(name)]
-        then = [each.detach().clone() for each in (*held, *filter($torch.is_tensor, kept))]
+        kept = [each for now, _ in states for each in (now if type(now) is list else now.values())]
+        kept = [each for each in kept if $torch.is_tensor(each) and id(each) not in before]
+        then = [each.detach().clone() for each in (*held, *kept)]
         return $torch.utils._pytree.tree_map_only($torch.Tensor, $torch.Tensor.detach, answer), fixed.drawn, then
     finally:
         $torch.set_autocast_enabled(kind, sixteen)
         for now, was in states:
             now.clear()
-            now.update(was)
+            now.extend(was) if type(now) is list else now.update(was)
         for each, was in zip(held, old):
             if not $torch.equal(each, was):
                 each.detach().copy_(was)

@@ -327,6 +327,7 @@ EACH = {
     "a decision for all": "return super().forward(x) if torch.rand(1) < 2 else x",
     "weights by norm": "return self.normed(super().forward(x))",
     "its batch in place": "return super().forward(x.mul_(2))",
+    "what it prints": "self.calls.append(0)\nprint(len(self.calls), end=' ')\nreturn super().forward(x)",
     "flattened": "return super().forward(x.view(-1, 2).view(-1, 6)).view(-1).view(-1, 3)",
 }
 """Answers of which each row is computed by itself."""
@@ -344,7 +345,7 @@ class Own(Net):
     def __init__(self):
         super().__init__()
         self.register_buffer("seen", torch.zeros(()))
-        self.hidden, self.kl = torch.arange(8.0)[:, None], 0
+        self.hidden, self.kl, self.calls = torch.arange(8.0)[:, None], 0, []
         self.bounded = nn.Embedding(6, 6, max_norm=1)
         self.normed = nn.utils.weight_norm(nn.Linear(3, 3))
 
@@ -650,6 +651,7 @@ FETCHED = {
     "MNIST('data', download=False)": "MNIST('data', download=False)",
     "fetch_california_housing()": "first(fetch_california_housing)()",
     "urlretrieve('http://a.b', 'data')": "once(urlretrieve)('http://a.b', 'data')",
+    "input('which? ')": "once(input)('which? ')",
 }
 
 
@@ -668,9 +670,11 @@ REFUSED = {
         "import torch\n",
         "import random\nimport torch\n\ndraw = random.SystemRandom()\n",
     ),
-    "it asks its user": ("torch.manual_seed(0)\n", "torch.manual_seed(int(input()))\n"),
 }
-LAYERS = {"`x.max() > 1` in `Net` chooses": "if x.max() > 1:\n            x = self.more(x)\n        return x"}
+LAYERS = {
+    "`x.max() > 1` in `Net` chooses": "if x.max() > 1:\n            x = self.more(x)\n        return x",
+    "the model goes backward": "x = super().forward(x)\n        x.mean().backward()\n        return x",
+}
 
 
 @pytest.mark.parametrize("why", [*REFUSED, *LAYERS])

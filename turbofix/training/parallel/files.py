@@ -1,4 +1,4 @@
-"""What one process does for all that run the same script: it writes files, fetches data and reads the clock.
+"""What one process does for all that run the same script: it writes files, fetches data, asks and reads the clock.
 
 All processes come by each of these calls, so a call itself is what one of them makes: the others wait for it, and have
 what it returns. Whatever stands around it is done by all, and stays as it is.
@@ -19,7 +19,6 @@ from turbofix.source.nodes import walk
 from turbofix.source.places import FUNCTIONS
 from turbofix.source.site import Site
 from turbofix.training.parallel.sharing import value_of
-from turbofix.training.parallel.wrapping import NotWrapped
 from turbofix.training.script import is_guard
 
 _BARS = BARS | NAMES["progress"]
@@ -86,8 +85,6 @@ class Files:
         parent = self.places.parent(call, module)
         if name.partition(".")[0] in self.project:
             return
-        if name in NAMES["asks_user"]:
-            raise NotWrapped("it asks its user, and each process would", site)
         if name in _BARS and name.startswith(("tqdm", "rich", "accelerate")):  # which `disable` turns off
             self.bars[site] = None
         elif name in NAMES["makes_writer"] or method == "SummaryWriter":
@@ -125,7 +122,7 @@ class Files:
                 self._make(call, module)
         elif name == "os.fsync":  # of a file that is another one in each process
             self.alone[func] = None
-        elif name in NAMES["writes"] or name in NAMES["fetches"] or method in NAMES["writing_methods"]:
+        elif name in NAMES["writes"] | NAMES["fetches"] | NAMES["asks_user"] or method in NAMES["writing_methods"]:
             self._make(call, module)
         elif (method and _moves(call, parent)) or (name in NAMES["clock"] and not steps and self._tells(call, module)):
             self.made[func] = None

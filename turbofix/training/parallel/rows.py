@@ -52,6 +52,9 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
         if called is None:
             raise NotWrapped("it is called in a way that was not followed", facts.site(event))
         found[called[0]] = called[1]
+    for event in facts.of("backward", "step"):
+        if any(id(frame.call) in nodes for frame in facts.frames(event)):
+            raise NotWrapped("the model goes backward, or takes a step, by itself", facts.site(event))
     if not found:
         raise NotWrapped("no model is seen that its steps train", steps[0].loop.site)
     _refuse(analysis, list(trained.values()), {"forward", *found.values()})
