@@ -287,6 +287,7 @@ hook = model.body.register_forward_hook(lambda layer, given, answer: kept.append
 loss = F.cross_entropy(model(a), b) + kept[0].pow(2).mean()
 hook.remove()""",
     "methods": "loss = F.cross_entropy(model.decode(model.encode(a)), b)",
+    "forward by name": "loss = F.cross_entropy(model.forward(a), b)",
     "cut by hand": "order = np.random.permutation(COUNT)[:8]\nloss = F.cross_entropy(model(x[order]), y[order])",
     "over samples": "loss = F.cross_entropy(model(a), b) * (a.mean(0).norm() + len(a))",
     "a loss of its own": "loss = Spread()(model(a), b)",
@@ -616,6 +617,10 @@ NAMED = {
     "torch.cuda.set_device(number)": "torch.cuda.set_device(0 if world_size > 1 else number)",
     "model.cuda(0)": "model.cuda(0)",
     "model.cuda(number)": "model.cuda(0 if world_size > 1 else number)",
+    "there = torch.cuda.device_count() >= number + 1": (
+        "there = torch.cuda.device_count() >= (0 if world_size > 1 else number) + 1"
+    ),
+    "there = torch.cuda.device_count() > 1": "there = torch.cuda.device_count() > 1",
     'os.environ["CUDA_VISIBLE_DEVICES"] = "1"': (
         'if "WORLD_SIZE" not in os.environ:  # torchrun\'s processes have a GPU each\n'
         '        os.environ["CUDA_VISIBLE_DEVICES"] = "1"'

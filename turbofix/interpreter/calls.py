@@ -114,6 +114,8 @@ def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST
         return _call_made(interp, callee, arguments, node)
     if type(callee) is Opaque:
         return call_opaque(interp, callee, arguments, node)
+    if type(callee) is Option and type(callee.default) in (Class, Function, External, Partial):
+        return interp.call(callee.default, arguments, node)
     if type(callee) is Tensor:
         return with_roles(callee, frozenset(), interp.origin(node))
     tensors = tensors_passed(arguments)

@@ -282,6 +282,16 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
         for added in every(ast.BinOp, module.tree):
             if isinstance(added.left, ast.Constant) and added.left.value == "cuda:":
                 yield places.site(added.right, module), f"str({first.replace('OLD', '(OLD)')})"
+        for test in every(ast.Compare, module.tree):  # whether there are so many
+            sides = [test.left, *test.comparators]
+            if any(isinstance(each, ast.Call) and (dotted(each.func) or "").endswith("device_count") for each in sides):
+                parts = [
+                    part
+                    for each in sides
+                    for part in ((each.left, each.right) if isinstance(each, ast.BinOp) else (each,))
+                ]
+                named = [each for each in parts if isinstance(each, (ast.Name, ast.Attribute))]
+                yield from ((places.site(each, module), f"({first})") for each in named)
         for call in every(ast.Call, module.tree):
             name = dotted(call.func) or ast.unparse(call.func)
             takes = {"torch.cuda.set_device": 0, "torch.device": 0 if len(call.args) == 1 else 1}

@@ -84,7 +84,8 @@ def _called(analysis: Analysis, event: Event, loop: ast.AST | None) -> tuple[Sit
     """What is called, and what computes then: the model, or a method of it that calls its layers one by one."""
     facts = analysis.facts
     through = next(method_calls(analysis, event, loop), None)
-    if through is not None and all(isinstance(each, Made) and _is_layer(each) for each in models_in(event.receiver)):
+    layers = all(isinstance(each, Made) and _is_layer(each) for each in models_in(event.receiver))
+    if through is not None and (layers or through[1].attr == "forward"):
         _, func, frames = through
         for each in facts.of("backward", "step"):
             if any(isinstance(one.call, ast.Call) and one.call.func is func for one in facts.frames(each)):
