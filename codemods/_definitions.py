@@ -208,7 +208,7 @@ def $agree(value):
 def $warned(owner):
     """Say that a model is not shared out."""
     if $rank == 0:
-        why = "its rows hang on each other, or are too few"
+        why = "its rows hang on each other, are too few, or a hook sees them"
         $warnings.warn(f"each process computes the whole batch of {type(owner).__name__}: {why}")
 
 

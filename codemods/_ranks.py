@@ -176,8 +176,6 @@ class Ranks:
             edit.replace(site, f"{self.define(site, 'once', ONCE)}({edit.text(site)})")
         for site in plan.alone:
             edit.replace(site, f"({edit.text(site)} if {self.word('rank', site)} == 0 else print)")
-        for site in plan.shown:
-            edit.argument(site, "block", f"None if {self.word('world_size', site)} == 1 else False")
         for site in plan.fetching:
             edit.replace(site, f"{self.define(site, 'first', FIRST)}({edit.text(site)})")
         for site in plan.settled:
@@ -232,12 +230,14 @@ class Ranks:
             f"        {begin}({executable}, [{executable}, *{given}[1:]])",
         ]
         if own:
+            waits = "timeout=datetime.timedelta(days=1)" if plan.shown else ""  # for who looks at a window
             lines += [
                 f"    {gpus} = {environ}.get({seen}, {environ}[{local}]).split({edit.quoted(',', at)})",
                 f"    {environ}[{seen}] = {gpus}[int({environ}[{local}]) % len({gpus})]  # each sees one GPU",
+                *(["    import datetime", ""] if plan.shown else []),
                 "    import torch",
                 "",
-                "    torch.distributed.init_process_group()",
+                f"    torch.distributed.init_process_group({waits})",
             ]
         if own and plan.unseeded:
             lines += [
@@ -280,4 +280,7 @@ class Ranks:
             helpers = self.helpers.get(path, [])
             between = ["", ""] if helpers and more else [""] if more else []
             blank = [""] * (2 - (following.line - last.end_line - 1) if helpers and not more else 0)
-            edit.after(last, "", *numbers, *helpers, *between, *more, *blank)
+            if last == following:  # a definition, with no import before it
+                edit.after(last, "", "", *numbers, *helpers)
+            else:
+                edit.after(last, "", *numbers, *helpers, *between, *more, *blank)

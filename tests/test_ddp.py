@@ -656,6 +656,7 @@ FETCHED = {
     "MNIST('data', download=False)": "MNIST('data', download=False)",
     "fetch_california_housing()": "first(fetch_california_housing)()",
     "urlretrieve('http://a.b', 'data')": "once(urlretrieve)('http://a.b', 'data')",
+    "skimage.io.imsave('a.png', model)": "once(skimage.io.imsave)('a.png', model)",
     "input('which? ')": "once(input)('which? ')",
 }
 
@@ -664,7 +665,7 @@ FETCHED = {
 def test_one_process_fetches_data_before_the_others_read_them(call: str, small: Path) -> None:
     text = SMALL.format(count=16, size=4)
     brought = "from urllib.request import urlretrieve\n\nfrom sklearn.datasets import fetch_california_housing\n"
-    brought += "from torchvision.datasets import MNIST\n"
+    brought += "from torchvision.datasets import MNIST\nimport skimage.io\n"
     text = text.replace("import torch\n", f"{brought}import torch\n", 1)
     small.write_text(text.replace("model =", f"def fetched():\n    return {call}\n\n\ndata = fetched()\nmodel =", 1))
     assert f"    return {FETCHED[call]}\n" in rewritten(small)
@@ -696,6 +697,23 @@ def test_what_no_run_would_show_is_refused(why: str, small: Path) -> None:
         text = text.replace("= nn.Linear(4, 1)", "= Net()")
         small.write_text(text)
     assert why in str(refused(small))
+
+
+def test_a_file_without_imports_writes_once(small: Path, launcher: ranks.Server) -> None:
+    small.with_name("notes.py").write_text("def note(text):\n    with open('log', 'a') as f:\n        f.write(text)\n")
+    small.write_text("from notes import note\n" + SMALL.format(count=16, size=4) + "note('done')\n")
+    for path, new in applied(small).texts.items():
+        path.write_text(new)
+    assert not launcher.run(small).error
+    assert small.with_name("log").read_text() == "done"
+
+
+def test_all_wait_while_somebody_looks_at_a_window(small: Path) -> None:
+    text = SMALL.format(count=16, size=4)
+    assert "init_process_group()" in rewritten_of(small, text)
+    text = rewritten_of(small, f"import matplotlib.pyplot as plt\n{text}plt.show()\n")
+    assert "once(plt.show)()" in text
+    assert "init_process_group(timeout=datetime.timedelta(days=1))" in text
 
 
 def test_loaders_of_a_file_that_is_imported_are_made_in_front_of_the_group(small: Path, launcher: ranks.Server) -> None:

@@ -49,7 +49,7 @@ class Files:
         self.contexts: dict[Site, None] = {}
         self.fetching: dict[Site, None] = {}  # what makes a data set, and fetches its files
         self.alone: dict[Site, None] = {}  # what one process calls, and nobody waits for
-        self.shown: dict[Site, None] = {}  # windows, for which the others would wait
+        self.shown: dict[Site, None] = {}  # windows, for which the others wait
         self.metrics: dict[Site, None] = {}  # what adds up over processes by itself, where each has all of it
         self.settled: dict[Site, None] = {}  # statements that write a file which something reads
         self.read: list[ast.AST] = []
@@ -113,8 +113,7 @@ class Files:
             self.contexts[site] = None
         elif name == "matplotlib.pyplot.show" and isinstance(parent, ast.Expr):
             self._make(call, module)
-            if not call.args and not call.keywords:
-                self.shown[site] = None
+            self.shown[site] = None
         elif name in ("os.mkdir", "os.makedirs") or method == "mkdir":
             # what is there is found by what comes before it, so that all have to wait for each other
             may_be_there = any(each.arg == "exist_ok" and _is_on(each.value) for each in call.keywords)
@@ -122,7 +121,10 @@ class Files:
                 self._make(call, module)
         elif name == "os.fsync":  # of a file that is another one in each process
             self.alone[func] = None
-        elif name in NAMES["writes"] | NAMES["fetches"] | NAMES["asks_user"] or method in NAMES["writing_methods"]:
+        elif (
+            name in NAMES["writes"] | NAMES["fetches"] | NAMES["asks_user"]
+            or (method or name.rpartition(".")[2]) in NAMES["writing_methods"]
+        ):
             self._make(call, module)
         elif (method and _moves(call, parent)) or (name in NAMES["clock"] and not steps and self._tells(call, module)):
             self.made[func] = None

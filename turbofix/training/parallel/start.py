@@ -26,14 +26,18 @@ def beginning(module: ModuleFile, places: Places) -> Site:
 
 
 def last_import(module: ModuleFile) -> tuple[ast.stmt, ast.stmt] | None:
-    """The last import of a file's own level, behind which a name can be set, and the statement that follows it."""
+    """The last import of a file's own level, behind which a name can be set, and the statement that follows it.
+
+    Of a file that begins with a function or a class, and has none: that one, twice.
+    """
     known: tuple[ast.stmt, ast.stmt] | None = None
     for each, following in itertools.pairwise(module.tree.body):
         if isinstance(each, (ast.Import, ast.ImportFrom)):
             known = each, following
         elif isinstance(each, (*FUNCTIONS, ast.ClassDef)):
             break
-    return known
+    first = next((each for each in module.tree.body if not isinstance(each, ast.Expr)), None)
+    return known or (isinstance(first, (*FUNCTIONS, ast.ClassDef)) and (first, first)) or None
 
 
 def last_imports(analysis: Analysis, modules: Iterable[ModuleFile]) -> tuple[tuple[Site, Site], ...]:
