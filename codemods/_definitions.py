@@ -54,10 +54,11 @@ $averaged = {}  # the parameters whose gradients are, by their numbers
 $plans = $weakref.WeakKeyDictionary()  # how the calls of each model are shared out
 
 
-def $average(parameter):
-    """Make a gradient that of all processes."""
-    parameter.grad /= $world_size
-    $torch.distributed.all_reduce(parameter.grad)
+def $average(grad):
+    """A gradient of all processes."""
+    grad = grad / $world_size
+    $torch.distributed.all_reduce(grad)
+    return grad
 
 
 def $apart():
@@ -71,7 +72,7 @@ class $Fixed($torch.utils._python_dispatch.TorchDispatchMode):
     drawn = ()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if $torch.Tag.nondeterministic_seeded not in func.tags:
+        if $torch.Tag.nondeterministic_seeded not in func.tags or "dropout_state" in str(func):
             return func(*args, **(kwargs or {}))
         names = [each.name for each in func._schema.arguments]
         off = {"dropout", "dropout_p", "p" if "dropout" in str(func) else "dropout"}
@@ -141,6 +142,8 @@ def $compared(model, owner, given, form, axis, rows):
     places = [range(each.dim() if $torch.is_tensor(each) else 0) for each in given]
     places = [[dim for dim in (axis, 1 - axis) if dim in each and (dim <= axis or len(each) == 3)] for each in places]
     dims = [next((dim for dim in some if each.shape[dim] == sum(rows)), None) for each, some in zip(given, places)]
+    if axis and any(dim is None and len(each) == 1 for dim, each in zip(dims, places)):
+        return None  # one number for each sample counts them in the other dimension
     parts = [each if dim is None else each.split(rows, dim)[$rank] for each, dim in zip(given, dims)]
     (whole, drawn, then), (answer, again, now) = ($tried(model, owner, each, form) for each in (given, parts))
     ways = []
@@ -222,7 +225,8 @@ def $shared(model):
     if not $averaged:
         $own.manual_seed($torch.initial_seed() % 2**63)
     for parameter in fresh:
-        parameter.register_post_accumulate_grad_hook($average)
+        first, hooks = parameter.register_hook($average).id, parameter._backward_hooks
+        hooks.update({each: hooks.pop(each) for each in [*hooks] if each != first})  # what else sees it comes later
         $averaged[id(parameter)] = $weakref.ref(parameter)
     modules = [*owner.modules()]
     own_norms = [each for each in modules if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm)]
@@ -350,10 +354,12 @@ def $first(call):
 LEAVE = '''
 def $leave():
     """Leave the other processes when all have come to the end; at once where this one has failed."""
+    import time
+
     if not hasattr(sys, "last_type"):
         $torch.distributed.barrier()
     $torch.distributed.destroy_process_group()
-    $time.sleep(0.2)  # for its threads, which Python does not wait for
+    time.sleep(0.2)  # for its threads, which Python does not wait for
 '''
 
 ALONE = '''

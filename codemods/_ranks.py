@@ -222,7 +222,7 @@ class Ranks:
         begin, given = edit.name("os.execv", at), edit.name("sys.orig_argv", at)
         words = ("WORLD_SIZE", "PYTHONHASHSEED", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "RANK", "__mp_main__", "0")
         size, hashes, local, seen, rank, worker, zero = (edit.quoted(each, at) for each in words)
-        gpus, seed = edit.free_name("gpus", at), edit.free_name("seed", at)
+        gpus, seed = edit.free_name("gpus", at), edit.free_name("shared_seed", at)
         lines = [
             f"if int({environ}.get({size}, 1)) > 1 and __name__ != {worker}:  # one of torchrun's processes",
             f"    if {hashes} not in {environ}:  # of which all are to go through sets in one order",
@@ -230,11 +230,10 @@ class Ranks:
             f"        {begin}({executable}, [{executable}, *{given}[1:]])",
         ]
         if own:
-            waits = "timeout=datetime.timedelta(days=1)" if plan.shown else ""  # for who looks at a window
+            waits = f"timeout={edit.name('datetime.timedelta', at)}(days=1)" if plan.shown else ""  # for who looks
             lines += [
                 f"    {gpus} = {environ}.get({seen}, {environ}[{local}]).split({edit.quoted(',', at)})",
                 f"    {environ}[{seen}] = {gpus}[int({environ}[{local}]) % len({gpus})]  # each sees one GPU",
-                *(["    import datetime", ""] if plan.shown else []),
                 "    import torch",
                 "",
                 f"    torch.distributed.init_process_group({waits})",
@@ -245,15 +244,15 @@ class Ranks:
                 f"    torch.distributed.broadcast_object_list({seed})  # what draws numbers draws the same ones in all",
             ]
             for name, rest in (_SEEDS[each] for each in plan.unseeded):
-                module = name.partition(".")[0]
-                lines += [f"    import {module}"] * (module != "torch") + [f"    {name}({seed}[0]{rest})"]
+                lines += ["    import numpy"] * name.startswith("numpy.")
+                lines += [f"    {edit.name(name, at) if name == 'random.seed' else name}({seed}[0]{rest})"]
         null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
         lines += [
             f"    if {environ}[{rank}] != {zero}:",
             f"        {edit.name('sys.stdout', at)} = {null}  # one prints",
         ]
         if "logging" in plan.loggers:
-            lines += ["        import logging", "", "        logging.disable(logging.WARNING)"]
+            lines += [f"        {edit.name('logging.disable', at)}({edit.name('logging.WARNING', at)})"]
         if "loguru" in plan.loggers:
             lines += ["        import loguru", "", "        loguru.logger.remove()"]
         edit.before(at, *lines, "")

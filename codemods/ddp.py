@@ -57,13 +57,14 @@ Use instead
     process sees one GPU, its own, so that ``"cuda:0"`` is right wherever it stands, and all go through sets in one
     order (``PYTHONHASHSEED``).
 
-    ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns. The other
+    ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns: so are
+    questions to the user, and windows, for which the group waits a day instead of its half an hour. The other
     processes print nothing, and write to nothing what they write to open files. Batch normalisation counts over all
     processes, by ``SyncBatchNorm``, on GPUs.
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes
-    would differ in silence: numbers that no seed makes alike, questions to the user, threads. And where a process may
+    would differ in silence: numbers that no seed makes alike, threads. And where a process may
     wait for another in vain: layers that choose by the rows they have which layers they call. So are batches of one
     sample, nodes of graphs, scripts that never use a GPU, agents in an environment, notebooks, models that go backward
     by themselves, and scripts that Accelerate trains by several processes already.

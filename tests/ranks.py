@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SERVER = """
-import atexit, json, os, runpy, sys
+import atexit, json, os, runpy, signal, sys
 import torch._dynamo, torch.distributed.fsdp, torch.distributed.optim, torch.distributed.tensor, torch.utils.data
 
 def run(rank, folder, script, processes, port, args, before):
+    signal.alarm(120)  # whoever waits in vain
     os.chdir(folder)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{name}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)

@@ -252,6 +252,7 @@ np.random.seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 x = torch.randn(COUNT, 6)
 y = x.argmax(1) % 3
+softmax = nn.Softmax(0)
 model = Net()
 optimizer = torch.optim.Adam(model.parameters(), 0.01)
 loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
@@ -286,11 +287,15 @@ kept = []
 hook = model.body.register_forward_hook(lambda layer, given, answer: kept.append(answer))
 loss = F.cross_entropy(model(a), b) + kept[0].pow(2).mean()
 hook.remove()""",
+    "what sees gradients": """\
+state = state or model.head.weight.register_hook(lambda grad: shown.append(grad.norm().item()))
+loss = F.cross_entropy(model(a), b)""",
     "methods": "loss = F.cross_entropy(model.decode(model.encode(a)), b)",
     "forward by name": "loss = F.cross_entropy(model.forward(a), b)",
     "cut by hand": "order = np.random.permutation(COUNT)[:8]\nloss = F.cross_entropy(model(x[order]), y[order])",
     "over samples": "loss = F.cross_entropy(model(a), b) * (a.mean(0).norm() + len(a))",
     "a loss of its own": "loss = Spread()(model(a), b)",
+    "a softmax beside": "loss = F.cross_entropy(model(a), b)\nwith torch.no_grad():\n    softmax(torch.ones(10))",
     "left out": "if a[0, 0] > 0:\n    continue\nloss = F.cross_entropy(model(a), b)",
     "Told": "told = model(a)\nloss = F.cross_entropy(told.scores, b) + told.kept.pow(2).mean()",
     "Losing": "loss = model(a, labels=b)['loss']",
@@ -310,6 +315,7 @@ def test_all_that_a_script_does_with_a_batch_is_the_same(name: str, small: Path,
     assert [float(each) for each in launcher.run(small, 1).out[0].split()] == ours  # without torchrun
     ran = launcher.run(small)
     assert not ran.error, ran.error
+    assert ("computes the whole batch" in ran.err[0]) == (name in ("a hook", "Told"))
     assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
     assert len(ours) > 11
 
@@ -616,6 +622,7 @@ NAMED = {
     'torch.device("cuda", number)': 'torch.device("cuda", 0 if world_size > 1 else number)',
     "torch.cuda.set_device(number)": "torch.cuda.set_device(0 if world_size > 1 else number)",
     "model.cuda(0)": "model.cuda(0)",
+    "Batch.cuda(model)": "Batch.cuda(model)",
     "model.cuda(number)": "model.cuda(0 if world_size > 1 else number)",
     "there = torch.cuda.device_count() >= number + 1": (
         "there = torch.cuda.device_count() >= (0 if world_size > 1 else number) + 1"
@@ -646,7 +653,9 @@ def test_each_process_sees_its_own_gpu_alone(
 @pytest.mark.parametrize("text", NAMED)
 def test_each_process_has_a_gpu_of_its_own(text: str, small: Path) -> None:
     lines = SMALL.format(count=16, size=4).replace("import torch\n", "import os\n\nimport torch\n", 1)
-    there = f"number, text = int(os.environ.get('GPU', 0)), '0'\nif torch.cuda.is_available():\n    {text}\noptimizer ="
+    there = "class Batch:\n    @staticmethod\n    def cuda(batch):\n        return batch.weight.cuda()\n\n\n"
+    there += "number, text = int(os.environ.get('GPU', 0)), '0'\n"
+    there += f"if torch.cuda.is_available():\n    {text}\noptimizer ="
     small.write_text(lines.replace("optimizer =", there, 1))
     assert f"    {NAMED[text]}\noptimizer" in rewritten(small)
 
@@ -701,7 +710,12 @@ def test_what_no_run_would_show_is_refused(why: str, small: Path) -> None:
 
 def test_a_file_without_imports_writes_once(small: Path, launcher: ranks.Server) -> None:
     small.with_name("notes.py").write_text("def note(text):\n    with open('log', 'a') as f:\n        f.write(text)\n")
-    small.write_text("from notes import note\n" + SMALL.format(count=16, size=4) + "note('done')\n")
+    # a name that `leave` must not take for the module
+    small.write_text(
+        "import time\nfrom notes import note\nfrom time import time\n"
+        + SMALL.format(count=16, size=4)
+        + "note('done')\n"
+    )
     for path, new in applied(small).texts.items():
         path.write_text(new)
     assert not launcher.run(small).error
@@ -714,6 +728,17 @@ def test_all_wait_while_somebody_looks_at_a_window(small: Path) -> None:
     text = rewritten_of(small, f"import matplotlib.pyplot as plt\n{text}plt.show()\n")
     assert "once(plt.show)()" in text
     assert "init_process_group(timeout=datetime.timedelta(days=1))" in text
+
+
+def test_the_group_leaves_the_script_s_names_as_they_are(small: Path, launcher: ranks.Server) -> None:
+    names = (
+        "from datetime import datetime\nfrom random import random\n\nimport torch\nimport matplotlib.pyplot as plt\n"
+    )
+    text = SMALL.format(count=16, size=4).replace("import torch\n", names, 1)
+    used = "print(datetime.now().year > 2000, random() < 1)\nplt.show()\n"
+    small.write_text(rewritten_of(small, text + used))
+    ran = launcher.run(small)
+    assert (ran.out[0].splitlines()[-1], ran.error) == ("True True", "")
 
 
 def test_loaders_of_a_file_that_is_imported_are_made_in_front_of_the_group(small: Path, launcher: ranks.Server) -> None:

@@ -817,6 +817,11 @@ NAMED = {
         "os.cpu_count",
         "import os\nfrom math import sqrt\n\nimport torch\nos.cpu_count\n",
     ),
+    "a module's own thing of its name": (
+        "from datetime import datetime\n\nimport torch\nHERE\n",
+        "datetime.timedelta",
+        "from datetime import timedelta\nfrom datetime import datetime\n\nimport torch\ntimedelta\n",
+    ),
     "a class attribute is no global": (
         "import torch\nclass A:\n    os = 1\n    def f(self):\n        return HERE\n",
         "os.x",

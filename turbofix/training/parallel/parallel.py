@@ -271,6 +271,7 @@ def _picks_itself(analysis: Analysis, event: Event) -> bool:
 def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Site, str]]:
     """What may name another GPU than the first, and what it is where a process sees one alone; OLD stands there now."""
     places, first = analysis.facts.places, "0 if world_size > 1 else OLD"
+    classes = {each.name for module in modules for each in every(ast.ClassDef, module.tree)}
     for module in modules:
         for node in every(ast.Constant, module.tree):
             if isinstance(node.value, str) and _ONE_GPU.fullmatch(node.value) and node.value != "cuda:0":
@@ -296,7 +297,8 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
             name = dotted(call.func) or ast.unparse(call.func)
             takes = {"torch.cuda.set_device": 0, "torch.device": 0 if len(call.args) == 1 else 1}
             at = 0 if name.endswith((".cuda", "'cuda:{}'.format")) and len(call.args) == 1 else takes.get(name)
-            given = call.args[at] if at is not None and len(call.args) > at else None
+            of_class = name.rpartition(".")[0].rpartition(".")[2] in classes  # whose argument is what it moves
+            given = call.args[at] if at is not None and len(call.args) > at and not of_class else None
             counts = isinstance(given, ast.Constant) and type(given.value) is int and given.value > 0
             if counts or (given is not None and not isinstance(given, ast.Constant) and (at or name != "torch.device")):
                 yield places.site(given, module), first  # type: ignore[arg-type]

@@ -39,6 +39,7 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
     inside = {id(each.node) for each in forwards if any(id(frame.call) in nodes for frame in facts.frames(each))}
     trained: dict[Site, Made | Instance | Opaque] = {}
     found: dict[Site, str] = {}  # what is called, and by which method
+    followed: set[int] = set()  # the loops in which it is
     for event in outer:
         loop = next((each.node for each in facts.loops(event) if trains(analysis, each.node, each.module, steps)), None)
         if loop is None or surely_no_grad(event):
@@ -52,11 +53,15 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
         if called is None:
             raise NotWrapped("it is called in a way that was not followed", facts.site(event))
         found[called[0]] = called[1]
+        followed.add(id(loop))
     for event in facts.of("backward", "step"):
         if any(id(frame.call) in nodes for frame in facts.frames(event)):
             raise NotWrapped("the model goes backward, or takes a step, by itself", facts.site(event))
     if not found:
         raise NotWrapped("no model is seen that its steps train", steps[0].loop.site)
+    for event in facts.of("backward"):
+        if not followed & {id(each.node) for each in facts.loops(event)}:
+            raise NotWrapped("which model is trained here was not followed", facts.site(event))
     _refuse(analysis, list(trained.values()), {"forward", *found.values()})
     for module in analysis.execution.modules.values():
         if (asked := _GRADIENTS.search(module.text)) is not None:
@@ -100,7 +105,8 @@ def _learns(model: Made | Instance | Opaque) -> bool:
     """Whether it is a model, and no loss without parameters: what that makes of some rows says nothing of all."""
     layers = Layers()
     layers_of(model, layers)
-    known = isinstance(model, Instance) and layers.complete
+    torch_s = isinstance(model, Made) and model.qualname.startswith("torch.nn.")
+    known = (torch_s or isinstance(model, Instance)) and layers.complete
     own = any("Parameter(" in ast.unparse(each.node) for each in layers.own)
     names = (*(each.qualname for each in layers.parts), *layers.bases)
     return not known or own or any(map(LEARNING.fullmatch, names))
