@@ -57,8 +57,8 @@ Use instead
     process sees one GPU, its own, so that ``"cuda:0"`` is right wherever it stands, and all go through sets in one
     order (``PYTHONHASHSEED``).
 
-    ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns: so are
-    questions to the user, and windows, for which the group waits a day instead of its half an hour. The other
+    ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns. So it is with
+    questions to the user, and with windows: where there are any, the group waits up to a day. The other
     processes print nothing, and write to nothing what they write to open files. Batch normalisation counts over all
     processes, by ``SyncBatchNorm``, on GPUs.
 
