@@ -238,7 +238,11 @@ def test_a_run_ranks_several_cards_low_where_one_is_enough(run: Run, tmp_path: P
 
 
 def test_a_verification_on_several_cards(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(FEW.replace("8192", "1024").replace("SGD", "Adam"))
+    # so many small operations that the host takes longer to start them than any machine takes for a batch of 16
+    deep = "*[nn.Linear(64, 64) for _ in range(300)]"
+    script = FEW.replace("nn.Linear(8192, 8192)", deep).replace("8192", "64").replace("SGD", "Adam")
+    assert deep in script
+    (tmp_path / "train.py").write_text(script)
     options = (
         "--quiet",
         "--device",
