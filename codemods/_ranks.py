@@ -144,7 +144,8 @@ class Ranks:
         for site in plan.shared:
             edit.replace(site, f"{self.define(site, 'shared', text)}({edit.text(site)})")
         for site in plan.same:
-            edit.replace(site, self.define(site, "Same", SAME))
+            if site.path in self.imports and site.end_line > self.imports[site.path][0].line:  # behind the helpers
+                edit.replace(site, f"{self.define(site, 'same', SAME)}({edit.text(site)})")
         for site in plan.copied:
             old, world = edit.call(site).value("device_ids", 1), self.word("world_size", site)
             own = f"[0] if {world} > 1 else {old}"

@@ -49,9 +49,9 @@ Use instead
     not as that to all, every process computes the whole batch from then on, and a warning says so. Such are layers that
     take figures over a batch or keep them, and losses that are no mean or sum of the rows'. The first calls also
     compare the batches of all processes, and stop with an error where they are not the same. A batch with fewer
-    samples than processes is computed whole. Where a library augments by numbers that nobody seeds, all take the
-    batches of the first process. Every process reads all of the data: this pays where the model is what
-    takes the time.
+    samples than processes is computed whole. Loaders look at some values of each batch: from the first one that is not
+    the same in all (a library draws numbers that nobody seeds), all take those of the first process. Every process
+    reads all of the data: this pays where the model is what takes the time.
 
     The group starts in front of all imports: what a module does as it is imported is done by the group, too. Each
     process sees one GPU, its own, so that ``"cuda:0"`` is right wherever it stands, and all go through sets in one

@@ -373,30 +373,28 @@ torch.manual_seed""",
     assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
 
 
-def test_all_take_the_batches_of_the_first_where_augmentations_are_not_seeded(
-    small: Path, launcher: ranks.Server
-) -> None:
-    small.with_name("albumentations.py").write_text(
-        "import os\n\n\ndef Compose(steps):\n    return lambda x: x + os.getpid() % 7\n"
-    )
+def test_all_take_the_batches_of_the_first_from_the_first_that_differs(small: Path, launcher: ranks.Server) -> None:
     text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
-    text = text.replace("import numpy", "import albumentations\nimport numpy").replace(
+    text = text.replace("import numpy", "import os\nimport numpy").replace(
         "loader =",
         """\
 class Augmented(TensorDataset):
     def __getitem__(self, index):
         x, y = super().__getitem__(index)
-        return albumentations.Compose([])(x), y
+        return x + (os.getpid() if index == 23 else 0), y
 
 
 loader =""",
     )
     text = rewritten_of(small, text.replace("(TensorDataset(", "(Augmented("))
-    assert "loader = Same(" in text
-    small.write_text(text)
+    assert "loader = same(DataLoader)(" in text
+    small.write_text(text + "print(loader.differ)\n")
     ran = launcher.run(small)
     assert not ran.error, ran.error
+    assert ran.out[0].split()[-1] == "True"
     assert len(ran.out[0].split()) > 11
+    small.write_text(text.replace("os.getpid()", "0 * os.getpid()") + "print(loader.differ)\n")
+    assert launcher.run(small).out[0].split()[-1] == "False"
 
 
 def test_batches_that_differ_between_processes_are_an_error(small: Path, launcher: ranks.Server) -> None:

@@ -93,7 +93,7 @@ class Parallel:
     ``setup`` is the entry's first import of what is not Python's own, ``imports`` the last import of each file, and
     what follows it. ``shared`` is what is called of the models of which each process computes its rows (``normed``:
     they have batch normalisation, ``synchronised``: batch normalisation can be done over all processes); ``same`` are
-    the classes of loaders whose batches would differ. ``copied`` are calls of ``DataParallel``. ``models`` and
+    the classes of loaders, whose batches may differ. ``copied`` are calls of ``DataParallel``. ``models`` and
     ``loaders`` are those of a training whose data are shared out, ``apart`` the generators of which each process then
     has its own. ``made`` is what is called by one process for all, ``fetching`` what is called by one first;
     ``opened`` are the names of files that are written (``settled``: in statements behind which they may be read),

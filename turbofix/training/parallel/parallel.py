@@ -74,8 +74,6 @@ _COMPARED = regex(
 )
 """What compares the samples of a batch with each other looks like."""
 _THREADS = regex(r"threading\.Thread\(|(?<!\.)\bThread\(|ThreadPoolExecutor\(")
-_AUGMENTS = regex(r"(?m)^\s*(import|from) (albumentations|imgaug)\b")
-"""Libraries that draw from generators of their own, which nobody seeds but by an argument."""
 _LOGGERS = {name: regex(rf"(?m)^\s*(import|from) {name}\b") for name in ("logging", "loguru")}
 
 
@@ -128,7 +126,6 @@ def alike(analysis: Analysis, loop: Site) -> Parallel:
         indexed=tuple(dict.fromkeys(_indexed(analysis, modules))),
         hiding=tuple(_hiding(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
-        same=tuple(_same(analysis)),
         loggers=tuple(name for name, pattern in _LOGGERS.items() if any(pattern.search(each.text) for each in modules)),
     )
 
@@ -150,6 +147,7 @@ def _in_step(
     return replace(
         found,
         copied=tuple(dict.fromkeys(copied(analysis))),
+        same=tuple(_same(analysis)),
         shared=shared_calls(analysis, models, steps),
         normed=any(is_normed(analysis, each) for each in models),
         synchronised=not differentiates(analysis),
@@ -167,7 +165,7 @@ def _shared_out(  # noqa: PLR0913
     """What it takes to share out a loader, where nothing that a process does hangs on its share of the data."""
     places, sites = analysis.facts.places, {each.loop.site for each in steps}
     loops = [each for each, *_ in training_loops(analysis) if places.site(each.node, each.module) in sites]
-    if len(loops) != 1 or found.same or any(each.wrapped is not None for each in models):
+    if len(loops) != 1 or any(each.wrapped is not None for each in models):
         return None
     try:
         _refuse_pairs(analysis)
@@ -236,17 +234,11 @@ def _refuse(analysis: Analysis) -> None:
 
 
 def _same(analysis: Analysis) -> Iterator[Site]:
-    """The classes of loaders that are to give all processes the batches of the first: numbers in them are its own."""
-    modules = [*analysis.execution.modules.values()]
-    if not any(_AUGMENTS.search(module.text) for module in modules):
-        return
-    calls = [(call, module) for module in modules for call in every(ast.Call, module.tree)]
-    composed = [call for call, _ in calls if (dotted(call.func) or "").rpartition(".")[2] == "Compose"]
-    if composed and all(any(each.arg == "seed" for each in call.keywords) for call in composed):
-        return
-    for call, module in calls:
-        if analysis.facts.offered(call.func, module) == "torch.utils.data.DataLoader":
-            yield analysis.facts.places.site(call.func, module)
+    """The classes of loaders that are to give all processes the batches of the first, where they would differ."""
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree):
+            if (analysis.facts.offered(call.func, module) or "").rpartition(".")[2] == "DataLoader":
+                yield analysis.facts.places.site(call.func, module)
 
 
 def _is_text(node: ast.stmt) -> bool:
