@@ -827,6 +827,11 @@ NAMED = {
         "os.x",
         "import os\n\nimport torch\nclass A:\n    os = 1\n    def f(self):\n        return os.x\n",
     ),
+    "a function imports it further down": (
+        "import numpy\ndef f():\n    HERE\n    import os\n",
+        "os.x",
+        "from os import x\n\nimport numpy\ndef f():\n    x\n    import os\n",
+    ),
     "CRLF": ("import torch\r\nHERE\r\n", "os.x", "import os\r\n\r\nimport torch\r\nos.x\r\n"),
     "byte-order mark": (f"{BOM}import numpy\nHERE\n", "torch.x", f"{BOM}import torch\nimport numpy\ntorch.x\n"),
 }
@@ -844,7 +849,6 @@ def test_name_is_spelled_as_the_file_has_it(case: tuple[str, str, str]) -> None:
         "torch = 3\nHERE\n",
         "import jax as torch\nHERE\n",
         "import torch\ndef f(torch):\n    return HERE\n",
-        "def f():\n    HERE\n    import torch\n",
         "HERE\nimport os\nos.environ['HF_HOME'] = 'x'\nimport torch\n",
         "import torch\nfor torch in x:\n    HERE\n",
     ],

@@ -1840,6 +1840,13 @@ def test_what_a_decorator_may_hand_over_is_called_where_nothing_trains(given: st
     assert len([each for each in found.events if each.kind == "backward"]) == loops
 
 
+@pytest.mark.parametrize(("decorator", "loops"), [("@app.command()", 1), ("@app.command", 1), ("@app.hook()", 0)])
+def test_a_command_of_an_application_may_stand_in_another_file(decorator: str, loops: int) -> None:
+    commands = f"import library, task\napp = library.App()\n{decorator}\ndef learn():\n    task.whole()\n"
+    found = run("from commands import app\napp()\n", task=HANDED, commands=commands)
+    assert len([each for each in found.events if each.kind == "backward"]) == loops
+
+
 @pytest.mark.parametrize(
     ("name", "text", "loops"),
     [

@@ -369,7 +369,8 @@ def named(tree: Tree, dotted: str, site: Site, module: str | None) -> tuple[str,
         target, text, spelled = f"{module}.{bound}", f"from {module} import {bound}", dotted[len(module) + 1 :]
     parent, _, last = dotted.rpartition(".")
     own = {each.target for each in names.bindings if each.name == top}
-    if module is None and own == {f"{top}.{top}"} and parent == top:  # `from datetime import datetime`
+    apart = own <= {top, f"{top}.{top}"} and names.taken(top, top, place)  # `from datetime import datetime`
+    if module is None and parent == top and apart:
         bound, target, text, spelled = last, dotted, f"from {parent} import {last}", last
     if names.taken(bound, target, place):
         raise Refuse(f"`{bound}` means something else in {tree.path.name}, or is not imported yet on line {site.line}")

@@ -209,6 +209,7 @@ def _goes_backward(function: ast.AST) -> bool:
 def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
     """Execute what nobody called, in the script itself, if a word of a training step stands in it or, where nothing
     trains, it may be where a command starts: a decorator hands it to a library, or the package's entry points name it.
+    Commands of an application may stand in other files.
 
     Functions get unknown parameters (a default becomes an option); methods an object that ``__init__`` made.
     """
@@ -217,11 +218,11 @@ def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
     interp.control = interp.module_controls[module]
     commands = _entry_points(interp, module)
     for node, function in list(interp.functions.items()):
-        if function.module is not module or node in interp.called:
+        if node in interp.called or (function.module is not module and not _is_command(node)):
             continue
         starts = function.decorators or function.name in commands
         handed = starts and function.cls is None and not any(map(_trains, interp.events))
-        if handed or interp.glance.mentions_training(node, module):
+        if handed or interp.glance.mentions_training(node, function.module):
             receiver = [] if function.cls is None else [Passed(_receiver(interp, function.cls))]
             interp.invoke(function, Arguments(receiver), None)
     for cls in list(interp.classes.values()):  # what it inherits from a class of another file
@@ -229,6 +230,13 @@ def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
             for method in _methods(interp, _receiver(interp, cls)):
                 if method.function.node not in interp.called:
                     interp.invoke(method.function, Arguments([Passed(method.receiver)]), None)
+
+
+def _is_command(function: ast.AST) -> bool:
+    """Whether a decorator makes it a command of an application, which another file may start (click, Typer)."""
+    decorators = getattr(function, "decorator_list", ())
+    made = (each.func if isinstance(each, ast.Call) else each for each in decorators)
+    return any(isinstance(each, ast.Attribute) and each.attr == "command" for each in made)
 
 
 _PACKAGING = ("pyproject.toml", "setup.py", "setup.cfg")

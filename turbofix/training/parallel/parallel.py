@@ -286,6 +286,8 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
                 named = [each for each in parts if isinstance(each, (ast.Name, ast.Attribute))]
                 yield from ((places.site(each, module), f"({first})") for each in named)
         for call in every(ast.Call, module.tree):
+            if analysis.facts.offered(call.func, module) == "torch.distributed.is_initialized":
+                yield places.site(call, module), "False"  # each process does what one would do alone
             name = dotted(call.func) or ast.unparse(call.func)
             takes = {"torch.cuda.set_device": 0, "torch.device": 0 if len(call.args) == 1 else 1}
             at = 0 if name.endswith((".cuda", "'cuda:{}'.format")) and len(call.args) == 1 else takes.get(name)
