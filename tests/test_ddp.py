@@ -620,6 +620,7 @@ NAMED = {
     'torch.device("cuda", number)': 'torch.device("cuda", 0 if world_size > 1 else number)',
     "torch.cuda.set_device(number)": "torch.cuda.set_device(0 if world_size > 1 else number)",
     "model.cuda(0)": "model.cuda(0)",
+    "there = torch.distributed.is_initialized()": "there = False",
     "Batch.cuda(model)": "Batch.cuda(model)",
     "model.cuda(number)": "model.cuda(0 if world_size > 1 else number)",
     "there = torch.cuda.device_count() >= number + 1": (
@@ -718,6 +719,35 @@ def test_a_file_without_imports_writes_once(small: Path, launcher: ranks.Server)
         path.write_text(new)
     assert not launcher.run(small).error
     assert small.with_name("log").read_text() == "done"
+
+
+def test_what_a_logger_calls_is_no_call_of_all(small: Path, launcher: ranks.Server) -> None:
+    head = """\
+import logging
+import sys
+from datetime import datetime
+
+import torch
+
+
+def now():
+    return str(datetime.now().year)
+
+
+class Dated(logging.Formatter):
+    def format(self, record):
+        return now() + " " + record.getMessage()
+
+
+handler = logging.StreamHandler(sys.stdout)
+handler.setFormatter(Dated())
+logging.getLogger().addHandler(handler)
+"""
+    text = SMALL.format(count=16, size=4).replace("import torch\n", head, 1)
+    small.write_text(rewritten_of(small, text + "logging.warning('done')\n"))
+    ran = launcher.run(small)
+    assert ran.out[0].split()[-1] == "done"
+    assert not ran.error, ran.error
 
 
 def test_all_wait_while_somebody_looks_at_a_window(small: Path) -> None:

@@ -31,6 +31,7 @@ _OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "col
 _MOVING = frozenset(("save", "replace", "rename", "unlink", "rmdir", "touch"))
 _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _SHOWS = regex(r"print|info|debug|warn|log|write|echo|describ|desc")
+_LOGGING = {"Formatter", "Handler", "StreamHandler", "FileHandler", "Filter"}
 _WRITING_MODES = frozenset("wax")
 
 
@@ -62,13 +63,14 @@ class Files:
         paths = [module.path for module in analysis.execution.modules.values()]
         self.project = {each.stem for each in paths} | {each.parent.name for each in paths}
         self.made_here = functions | {each.name for each in classes if "def __init__" in ast.unparse(each)}
+        heard = _of_loggers(trees, classes)
         loops = [analysis.facts.loops(each) for each in analysis.facts.of("backward")]
         stepping = {id(each.node) for some in loops for each in some[-1:]}
         for module in analysis.execution.modules.values():
             for call in every(ast.Call, module.tree):
                 scope = self.places.scope(call, module)
                 aside = module is not entry and any(is_guard(each) for each in self.places.ancestors(call, module))
-                if not _is_of_each(scope) and not aside:
+                if getattr(scope, "name", "") not in heard and not _is_of_each(scope) and not aside:
                     above = {id(each) for each in self.places.ancestors(call, module)}
                     self._look(call, module, steps=bool(above & stepping))
         alone = (*self.opened, *self.receivers, *self.writers, *self.contexts)  # what the first process has for itself
@@ -207,6 +209,24 @@ def _may_be_one(written: ast.AST, read: ast.AST) -> bool:
     """Whether two expressions may name one file: not where each has texts of its own."""
     one, other = ({each.value for each in walk(node) if isinstance(each, ast.Constant)} for node in (written, read))
     return not one or not other or bool(one & other)
+
+
+def _of_loggers(trees: list[ast.Module], classes: list[ast.ClassDef]) -> set[str]:
+    """The functions by which loggers write, which only the first process comes by: the others' are silent."""
+    bases = [(each, {(dotted(base) or "").rpartition(".")[2] for base in each.bases}) for each in classes]
+    bodies: list[ast.AST] = [each for each, names in bases if names & _LOGGING]
+    found: set[str] = set()
+    while bodies:
+        nodes = [node for body in bodies for node in walk(body)]
+        methods = {each.name for each in nodes if isinstance(each, ast.FunctionDef)}
+        fresh = methods | {
+            each.func.id for each in nodes if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
+        }
+        bodies = [
+            each for tree in trees for each in every(ast.FunctionDef, tree) if each.name in fresh - methods - found
+        ]
+        found |= fresh
+    return found
 
 
 def _is_of_each(scope: ast.AST) -> bool:
