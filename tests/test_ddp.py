@@ -406,6 +406,28 @@ def test_batches_that_differ_between_processes_are_an_error(small: Path, launche
     assert all("the processes read different batches" in each for each in launcher.run(small).err)
 
 
+def test_each_process_has_the_keys_and_values_of_its_rows(small: Path, launcher: ranks.Server) -> None:
+    cached = """\
+class KeysCache:
+    def __init__(self, keys):
+        self.keys = keys
+
+
+class Own(Net):
+    def forward(self, x):
+        kept = self.encode(x)
+        return {"scores": self.decode(kept), "cache": KeysCache(kept)}
+
+
+class Spread("""
+    text = TRAINING.replace("class Spread(", cached, 1).replace("= Net()", "= Own()")
+    text = text.replace("STEP\n", "loss = F.cross_entropy(model(a)['scores'], b)\n")
+    small.write_text(rewritten_of(small, text.replace("COUNT", "24")))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert "computes the whole batch" not in ran.err[0]
+
+
 def test_samples_may_come_second(small: Path, launcher: ranks.Server) -> None:
     text = TRAINING.replace("= Net()", "= nn.GRU(6, 3)").replace(
         "STEP\n", "out = model(torch.stack([a, a, a]))[0][-1]\n        loss = F.cross_entropy(out, b)\n"
