@@ -802,6 +802,24 @@ def test_loaders_of_a_file_that_is_imported_are_made_in_front_of_the_group(small
     assert (ran.out[0].splitlines(), ran.error) == (["epoch 0", "epoch 1", "epoch 2"], "")
 
 
+@pytest.mark.parametrize(("guard", "seeded"), [("if True:", False), ('if __name__ == "__main__":', False), ("", True)])
+def test_numbers_that_a_file_seeds_where_it_is_no_script_are_seeded_for_all(
+    small: Path, guard: str, *, seeded: bool
+) -> None:
+    seeds = "torch.manual_seed(0)\n"
+    text = SMALL.format(count=16, size=4).replace(seeds, "import seeding\n")
+    seeds = f"{guard}\n    {seeds}" if guard else seeds
+    small.with_name("seeding.py").write_text("import torch\n\n" + seeds)
+    assert ("shared_seed" not in rewritten_of(small, text)) == seeded
+
+
+def test_a_project_s_own_loader_gives_all_the_same_batches(small: Path) -> None:
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
+    text = text.replace("class Net(", "class Endless(DataLoader):\n    pass\n\n\nclass Net(", 1)
+    text = text.replace("= DataLoader(", "= Endless(")
+    assert "loader = same(Endless)(" in rewritten_of(small, text)
+
+
 def test_data_are_not_preloaded_where_processes_share_them_out(small: Path) -> None:
     small.write_text(SMALL.format(count=4096, size=16))
     both = [each for each in registry.load() if each.name in ("preload-dataset", "ddp")]

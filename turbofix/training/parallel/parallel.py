@@ -235,9 +235,16 @@ def _refuse(analysis: Analysis) -> None:
 
 def _same(analysis: Analysis) -> Iterator[Site]:
     """The classes of loaders that are to give all processes the batches of the first, where they would differ."""
-    for module in analysis.execution.modules.values():
+    modules = [*analysis.execution.modules.values()]
+    classes = [each for module in modules for each in every(ast.ClassDef, module.tree)]
+    loaders = {each.name for each in classes if any((dotted(base) or "").endswith("DataLoader") for base in each.bases)}
+    for module in modules:
+        entry = module is analysis.execution.entry
         for call in every(ast.Call, module.tree):
-            if (analysis.facts.offered(call.func, module) or "").rpartition(".")[2] == "DataLoader":
+            name = analysis.facts.offered(call.func, module) or ""
+            own = not name and (dotted(call.func) or "").rpartition(".")[2] in loaders
+            aside = not entry and any(is_guard(each) for each in analysis.facts.places.ancestors(call, module))
+            if (own or name.rpartition(".")[2] == "DataLoader") and not aside:
                 yield analysis.facts.places.site(call.func, module)
 
 
@@ -327,7 +334,8 @@ def _is_sure(
     """Whether a call is made in every run: under no test, in a function of which that holds as well."""
     function: ast.AST | None = None
     for above in analysis.facts.places.ancestors(call, module):
-        if isinstance(above, (ast.If, ast.IfExp, ast.Try)) and not is_guard(above):
+        of_entry = is_guard(above) and module is analysis.execution.entry
+        if isinstance(above, (ast.If, ast.IfExp, ast.Try)) and not of_entry:
             return False
         if isinstance(above, FUNCTIONS):
             function = above
