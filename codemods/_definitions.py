@@ -157,6 +157,8 @@ def $compared(model, owner, given, form, axis, rows):
             continue
         sizes = zip(one.shape, each.shape) if $torch.is_tensor(each) else ()
         shorter = [dim for dim, (part, batch) in enumerate(sizes) if part != batch]
+        if len(shorter) > 1:
+            return None  # each row is compared with all of them
         for dim in shorter:
             each = each.split([each.shape[dim] * count // sum(rows) for count in rows], dim)[$rank]
         ways.append(shorter[0] if shorter else None)

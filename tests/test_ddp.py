@@ -189,6 +189,12 @@ def test_what_the_script_gathers_itself_is_not_added_up_again(small: Path) -> No
     assert "total = sum(shares)" not in rewritten(small)
 
 
+def test_a_share_of_one_sample_is_not_squeezed(small: Path) -> None:
+    text = SMALL.format(count=30, size=8)
+    assert "DistributedSampler(" in rewritten_of(small, text)
+    assert "DistributedSampler(" not in rewritten_of(small, text.replace("squeeze(1)", "squeeze()"))
+
+
 def test_the_last_loss_is_that_of_the_whole_batch(small: Path, launcher: ranks.Server) -> None:
     text = SMALL.format(count=4, size=4).replace('print("epoch", epoch)', "print(loss.item())")
     small.write_text(text)
@@ -326,6 +332,7 @@ HANGING = {
     "a figure read outside": "self.kl = x.pow(2).mean()\nreturn super().forward(x)",
     "a state made beforehand": "return super().forward(x + self.hidden[: len(x)])",
     "weights that are asked for": "return super().forward(self.bounded(x.argmax(1)))",
+    "each against each": "kept = super().forward(x)\nreturn kept @ kept.t()",
     "one sample after another": "return torch.stack([super(Net, self).forward(each) for each in x]).roll(1, 0)",
 }
 """Answers of which the rows hang on each other."""

@@ -23,6 +23,7 @@ _CALLED = regex(
 )
 _WEIGHED = ("reduction", "weight", "ignore_index", "size_average", "reduce", "pos_weight")
 _COMPUTES = regex(r"(torch|F|nn|np|numpy)\.|(float|int|len|round)$")
+_SQUEEZES = regex(r"\.squeeze\(\)|torch\.squeeze\([^,()]+\)")
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.For, ast.While, ast.Yield, ast.Try, ast.Raise)
 
 
@@ -31,6 +32,8 @@ def is_plain(analysis: Analysis, found: Parallel, record: LoopRecord) -> bool:
     loop = record.node
     if not isinstance(loop, ast.For) or any(isinstance(each, _LEAVES) for node in loop.body for each in walk(node)):
         return False
+    if any(_SQUEEZES.search(module.text) for module in analysis.execution.modules.values()):
+        return False  # a share of one sample has no dimension for it then
     if len(found.models) != 1 or len(found.loaders) != 1 or found.models[0].unwraps or found.models[0].idle:
         return False
     figures = [each for one in found.totals for each in one.figures]
