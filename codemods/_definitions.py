@@ -393,6 +393,24 @@ def $alone():
     return $rank == 0
 '''
 
+OWN_FILE = '''
+$folders = []  # of files that a process has for itself
+
+
+def $own_file(path):
+    """A file that is read and written: itself for the first process, a copy for each other one."""
+    several = $world_size > 1 and $torch.distributed.is_initialized()
+    if several and $multiprocessing.parent_process() is None:
+        if $rank > 0:
+            $folders.append($tempfile.TemporaryDirectory())
+            copy = $os.path.join($folders[-1].name, $os.path.basename(path))
+            if $os.path.exists(path):
+                $shutil.copy(path, copy)
+            path = type(path)(copy)
+        $torch.distributed.barrier()
+    return path
+'''
+
 SILENT = '''
 class $Silent:
     """A writer that takes whatever it is given, and writes nothing."""

@@ -9,7 +9,7 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Parallel
 
-from ._definitions import AGREED, ALONE, FIRST, IN_STEP, LEAVE, ONCE, SAME, SILENT, SYNCHRONISED, TWICE
+from ._definitions import AGREED, ALONE, FIRST, IN_STEP, LEAVE, ONCE, OWN_FILE, SAME, SILENT, SYNCHRONISED, TWICE
 from ._precision import requote
 from ._totals import add_up
 
@@ -182,6 +182,8 @@ class Ranks:
         for site in plan.settled:
             there = f"{self.word('world_size', site)} > 1 and {edit.name('torch.distributed.is_initialized', site)}()"
             self.after(site, f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()")
+        for site in plan.both:
+            edit.replace(site, f"{self.define(site, 'own_file', OWN_FILE)}({edit.text(site)})")
         for site in plan.opened:
             null = edit.name("os.devnull", site)
             asked = dict(plan.told).get(site)

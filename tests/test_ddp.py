@@ -750,6 +750,36 @@ def test_a_file_without_imports_writes_once(small: Path, launcher: ranks.Server)
     assert small.with_name("log").read_text() == "done"
 
 
+def test_a_file_that_is_read_and_written_is_read_by_all(small: Path, launcher: ranks.Server) -> None:
+    lines = """\
+    with open("log.csv", "a+") as file:
+        file.seek(0)
+        if not file.read():
+            file.write("header\\n")
+        file.write("row\\n")
+        file.seek(0)
+        assert file.read().startswith("header")
+"""
+    small.with_name("log.csv").write_text("header\n")
+    small.write_text(rewritten_of(small, SMALL.format(count=16, size=4) + lines))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert small.with_name("log.csv").read_text() == "header\n" + 3 * "row\n"
+
+
+def test_a_generator_that_is_trained_by_what_it_gave_to_another_loop_is_shared(small: Path) -> None:
+    """A loop in the loop trains the critic; the generator takes its step behind it, by the last pictures."""
+    text = (FOLDER / "gan.py").read_text()
+    begins, ends = text.index("        netD.zero_grad()\n"), text.index("        netG.zero_grad()\n")
+    inner = "".join(f"    {line}" for line in text[begins:ends].splitlines(keepends=True))
+    inner = inner.replace("fake.detach()", "fake").replace(
+        "errD_fake.backward()", "errD_fake.backward(retain_graph=True)"
+    )
+    text = text[:begins] + "        for _ in range(2):\n" + inner + text[ends:]
+    text = text.replace("criterion(netD(fake), label)", "criterion(netD(fake), torch.ones(len(real)))")
+    assert "fake = shared(netG)(noise)" in rewritten_of(small, text)
+
+
 def test_what_a_logger_calls_is_no_call_of_all(small: Path, launcher: ranks.Server) -> None:
     head = """\
 import logging
@@ -858,7 +888,10 @@ def test_a_batch_that_cannot_be_shared_out_is_an_error_that_says_so(small: Path,
 def test_torchrun_s_processes_go_through_sets_in_one_order(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     text = SMALL.format(count=16, size=4).replace("import torch\n", "import sys\n\nimport torch\n", 1)
-    words = 'print("set", *sorted(sys.argv[1:]), *set("a set of many words in no order".split()), file=sys.stderr)\n'
+    words = """\
+shown = ["set", *sorted(sys.argv[1:]), *set("a set of many words in no order".split())]
+sys.stderr.write(" ".join(shown) + "\\n")  # at once: both write to one place
+"""
     small.write_text(rewritten_of(small, text + words))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", small.name, "x y"]
     done = subprocess.run(command, cwd=small.parent, capture_output=True, text=True, timeout=100, check=True)

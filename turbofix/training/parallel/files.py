@@ -32,7 +32,7 @@ _MOVING = frozenset(("save", "replace", "rename", "unlink", "rmdir", "touch"))
 _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _SHOWS = regex(r"print|info|debug|warn|log|write|echo|describ|desc")
 _LOGGING = {"Formatter", "Handler", "StreamHandler", "FileHandler", "Filter"}
-_WRITING_MODES = frozenset("wax")
+_WRITING_MODES = frozenset("wax+")
 
 
 class Files:
@@ -42,6 +42,7 @@ class Files:
         self.analysis, self.places = analysis, analysis.facts.places
         self.made: dict[Site, None] = {}  # what is called
         self.opened: dict[Site, None] = {}
+        self.both: dict[Site, None] = {}  # of these, files that are read and written
         self.receivers: dict[Site, None] = {}
         self.told: dict[Site, str] = {}  # files that are read or written, as a variable says
         self.writers: dict[Site, None] = {}
@@ -73,7 +74,13 @@ class Files:
                 if getattr(scope, "name", "") not in heard and not _is_of_each(scope) and not aside:
                     above = {id(each) for each in self.places.ancestors(call, module)}
                     self._look(call, module, steps=bool(above & stepping))
-        alone = (*self.opened, *self.receivers, *self.writers, *self.contexts)  # what the first process has for itself
+        alone = (
+            *self.opened,
+            *self.both,
+            *self.receivers,
+            *self.writers,
+            *self.contexts,
+        )  # what the first process has for itself
         self.made = {each: None for each in self.made if not any(_is_in(each, one) for one in alone)}
         for statement, module, path in self.written:
             if any(_may_be_one(path, each) for each in self.read):
@@ -104,7 +111,7 @@ class Files:
             asked = dotted(given[0]) if given else None  # by which a file may be read as well
             either = bool(asked and name) and ("r" in letters or not known)
             if name in _LOGS or letters & _WRITING_MODES or either:
-                self._open(call, module, name)
+                self._open(call, module, name, both="+" in letters)
                 if either:
                     self.told.update({self.places.site(each, module): asked or "" for each in call.args[:1]})
             elif not steps:
@@ -182,15 +189,17 @@ class Files:
         known = all(isinstance(each, Const) for each in held) and bool(held or mode is None)
         return {letter for each in held if isinstance(each, Const) for letter in str(each.value)}, known
 
-    def _open(self, call: ast.Call, module: ModuleFile, name: str) -> None:
-        """A file that is written: the other processes write into nothing."""
+    def _open(self, call: ast.Call, module: ModuleFile, name: str, *, both: bool) -> None:
+        """A file that is written: the other processes write into nothing, or into a copy where they read it, too."""
         statement = self.places.statement(call, module)
         given = [*call.args[:1], *(each.value for each in call.keywords if each.arg in ("file", "filename"))][:1]
         if name not in _OPENS and isinstance(call.func, ast.Attribute):
             given = [call.func.value]
         if isinstance(statement, (ast.With, ast.Expr)) and name not in _LOGS:
             self.written += [(statement, module, path) for path in given]
-        if name in _OPENS:
+        if both:
+            self.both.update({self.places.site(each, module): None for each in given})
+        elif name in _OPENS:
             for each in given:
                 self.opened[self.places.site(each, module)] = None
         elif isinstance(call.func, ast.Attribute):

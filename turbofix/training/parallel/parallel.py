@@ -114,6 +114,7 @@ def alike(analysis: Analysis, loop: Site) -> Parallel:
         fetching=tuple(files.fetching),
         settled=tuple(files.settled),
         opened=tuple(files.opened),
+        both=tuple(files.both),
         receivers=tuple(files.receivers),
         writers=tuple(files.writers),
         disabled=tuple(files.disabled),

@@ -76,9 +76,9 @@ def thrown_away(analysis: Analysis, record: LoopRecord, backwards: list[Event]) 
 
 
 def is_updated_by(analysis: Analysis, call: Event, model: Value) -> bool:
-    """Whether a step updates a model by what a call of it in its loop gives, for all that is known."""
+    """Whether a step updates a model by what a call of it in its loops gives, for all that is known."""
     loops = [each for each in analysis.facts.loops(call) if _backwards_in(analysis, each)]
-    return not loops or _is_used(*_ways_of(analysis, loops[-1]), call.node, model)
+    return not loops or any(_is_used(*_ways_of(analysis, each), call.node, model) for each in loops)
 
 
 def _is_used(loop: _Loop, ways: list[tuple[Event, _Way]], call: ast.AST, model: Value) -> bool:
