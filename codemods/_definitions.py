@@ -306,6 +306,8 @@ TWICE = """    if own_norms and owner.training and next(owner.parameters()).is_c
 SAME = '''
 def $same(loader):
     """A class of loaders that gives every process the batches of the first one, from the first on that differs."""
+    if $world_size == 1:
+        return loader
 
     class Same(loader):
         differ = False
