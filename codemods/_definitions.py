@@ -228,7 +228,7 @@ def $shared(model):
     owner = getattr(model, "__self__", model)
     trained = [each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()]
     fresh = [each for each in trained if $averaged.get(id(each), type(None))() is not each]
-    if not $averaged:
+    if fresh and not $averaged:
         $own.manual_seed($torch.initial_seed() % 2**63)
     for parameter in fresh:
         first, hooks = parameter.register_hook($average).id, parameter._backward_hooks

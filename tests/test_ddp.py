@@ -850,6 +850,15 @@ def test_numbers_that_a_file_seeds_where_it_is_no_script_are_seeded_for_all(
     assert ("shared_seed" not in rewritten_of(small, text)) == seeded
 
 
+def test_generators_are_seeded_however_they_are_imported(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace(
+        "import torch\n", "import math, random, numpy as np\nimport torch\n", 1
+    )
+    text = rewritten_of(small, text)
+    assert "random.seed(shared_seed[0])" in text
+    assert "numpy.random.seed(shared_seed[0] % 2**32)" in text
+
+
 def test_a_project_s_own_loader_gives_all_the_same_batches(small: Path) -> None:
     text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
     text = text.replace("class Net(", "class Endless(DataLoader):\n    pass\n\n\nclass Net(", 1)

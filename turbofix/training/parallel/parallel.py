@@ -55,8 +55,10 @@ _DRAWING = {
     "random": regex(r"(?<![\w.])random\.(random|shuffle|sample|choices?|randint|uniform|randrange|gauss)\("),
 }
 _BROUGHT = {
-    "numpy": regex(r"(?m)^\s*(import|from) (numpy|sklearn|scipy|pandas|cv2|skimage|imblearn)\b"),
-    "random": regex(r"(?m)^\s*(import|from) random\b"),
+    "numpy": regex(
+        r"(?m)^\s*(import|from) [^#\n]*\b(numpy|sklearn|scipy|pandas|cv2|skimage|imblearn|librosa|gensim|torchaudio)\b"
+    ),
+    "random": regex(r"(?m)^\s*(import|from) [^#\n]*\brandom\b"),
 }
 """What brings a generator, which libraries draw from as well."""
 _SPLITTING = regex(r"train_test_split|KFold|resample\(")
