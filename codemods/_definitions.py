@@ -223,7 +223,7 @@ def $warned(owner):
 
 def $shared(model):
     """A model of which each process computes its rows of a batch, and has those of all."""
-    if $world_size == 1 or not $torch.distributed.is_initialized():
+    if $world_size == 1 or not $torch.distributed.is_initialized() or $multiprocessing.parent_process() is not None:
         return model
     owner = getattr(model, "__self__", model)
     trained = [each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()]
@@ -293,11 +293,24 @@ def $shared(model):
     return called
 '''
 
+SYNCHRONISE = '''
+def $synchronise(model):
+    """Have its layers normalise batches over all processes; else, and in files, they are what they were."""
+    for layer in model.modules():
+        kind = type(layer)
+        if isinstance(layer, $torch.nn.modules.batchnorm._BatchNorm) and not isinstance(layer, $torch.nn.SyncBatchNorm):
+            made = ($copyreg._reconstructor, (kind, object, None))
+            kept = {"__reduce_ex__": lambda self, _, made=made: (*made, vars(self))}
+            layer.process_group = None
+            layer.__class__ = type(kind.__name__, ($torch.nn.SyncBatchNorm, kind), kept)
+'''
+"""Batch normalisation over all processes, by layers that are still of their own class: models ask for it."""
+
 SYNCHRONISED = """    if own_norms and next(owner.parameters()).is_cuda:
-        $torch.nn.SyncBatchNorm.convert_sync_batchnorm(owner)
+        $synchronise(owner)
         own_norms = []
 """
-"""Batch normalisation over all processes, whose gradients cannot be differentiated."""
+"""Where it is, for calls whose gradients are not differentiated: torch's cannot be."""
 
 TWICE = """    if own_norms and owner.training and next(owner.parameters()).is_cuda:
         return model  # each normalises the whole batch: gradients of gradients do not go over processes there
@@ -393,6 +406,14 @@ def $alone():
     if several and $multiprocessing.parent_process() is None:
         $torch.distributed.barrier()
     return $rank == 0
+'''
+
+VISIBLE = '''
+def $visible(device):
+    """A device, or the GPU that a process sees, whichever of several it stands for."""
+    if $world_size == 1 or "cuda" not in str(device) and not isinstance(device, int):
+        return device
+    return 0 if isinstance(device, int) else "cuda"
 '''
 
 OWN_FILE = '''

@@ -9,7 +9,21 @@ from turbofix.editing.edit import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.training.model import Parallel
 
-from ._definitions import AGREED, ALONE, FIRST, IN_STEP, LEAVE, ONCE, OWN_FILE, SAME, SILENT, SYNCHRONISED, TWICE
+from ._definitions import (
+    AGREED,
+    ALONE,
+    FIRST,
+    IN_STEP,
+    LEAVE,
+    ONCE,
+    OWN_FILE,
+    SAME,
+    SILENT,
+    SYNCHRONISE,
+    SYNCHRONISED,
+    TWICE,
+    VISIBLE,
+)
 from ._precision import requote
 from ._totals import add_up
 
@@ -88,7 +102,7 @@ class Ranks:
             given = model.text
             if model.normed:
                 lines += [f"    if next({model.text}.parameters()).is_cuda:"]
-                lines += [f"        {edit.name('torch.nn.SyncBatchNorm', at)}.convert_sync_batchnorm({model.text})"]
+                lines += [f"        {self.define(at, 'synchronise', SYNCHRONISE)}({model.text})"]
                 given += ", broadcast_buffers=False"  # they are the same in all
             lines += [f"    {model.becomes} = {ddp}({given})"]
             (self.after if model.behind else self.before)(at, *lines)
@@ -141,6 +155,7 @@ class Ranks:
         """What all processes do together, where each does the same but for its rows."""
         edit, plan = self.edit, self.plan
         text = IN_STEP.replace("@SYNCHRONISED@", SYNCHRONISED if plan.synchronised else TWICE)
+        text = text.replace("$own =", SYNCHRONISE.lstrip() + "\n\n$own =") if plan.synchronised else text
         for site in plan.shared:
             edit.replace(site, f"{self.define(site, 'shared', text)}({edit.text(site)})")
         for site in plan.same:
@@ -210,6 +225,8 @@ class Ranks:
             edit.argument(site, "sync_on_compute", "False")
         for site, text in plan.indexed:
             new = requote(text, edit, site).replace("world_size", self.word("world_size", site))
+            if text.startswith("visible"):
+                new = new.replace("visible", self.define(site, "visible", VISIBLE))
             edit.replace(site, new.replace("OLD", edit.text(site)))
         for site in plan.hiding:
             test = f"if {edit.quoted('WORLD_SIZE', site)} not in {edit.name('os.environ', site)}:"

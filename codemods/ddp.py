@@ -60,7 +60,8 @@ Use instead
     ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns. So it is with
     questions to the user, and with windows: where there are any, the group waits up to a day. The other
     processes print nothing, and write to nothing what they write to open files. Batch normalisation counts over all
-    processes, by ``SyncBatchNorm``, on GPUs.
+    processes, by ``SyncBatchNorm``, on GPUs; the layers are still of their own classes, for models that ask, and so
+    are those of a model that is saved whole.
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes

@@ -482,11 +482,38 @@ def test_each_process_drops_other_numbers_and_all_go_on_alike(small: Path, launc
 def test_norms_count_over_all_processes_but_under_gradients_of_gradients(small: Path) -> None:
     text = TRAINING.replace("= Net()", "= nn.Sequential(nn.BatchNorm1d(6), Net())").replace("COUNT", "24")
     plain = rewritten_of(small, text.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n"))
-    assert "convert_sync_batchnorm(owner)" in plain
+    assert "synchronise(owner)" in plain
     twice = SAME["a gradient's size"].replace("\n", "\n        ") + "\n"
     text = rewritten_of(small, text.replace("STEP\n", twice))
-    assert "convert_sync_batchnorm(owner)" not in text
+    assert "synchronise(owner)" not in text
     assert "return model  # each normalises the whole batch" in text
+
+
+def test_norms_that_count_over_all_are_of_their_class_and_so_are_their_copies(
+    small: Path, launcher: ranks.Server
+) -> None:
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n").replace("COUNT", "24")
+    asked = """
+import copy
+import io
+
+pair = nn.Sequential(nn.BatchNorm1d(6), nn.BatchNorm2d(6, affine=False)).eval()
+given = [torch.randn(4, 6), torch.randn(4, 6, 2, 2)]
+before = [each(one) for each, one in zip(pair, given)]
+synchronise(pair)
+synchronise(pair)
+file = io.BytesIO()
+torch.save(pair, file)
+file.seek(0)
+for one in (pair, copy.deepcopy(pair), torch.load(file, weights_only=False)):
+    assert all(torch.equal(each(x), y) for each, x, y in zip(one, given, before))
+    assert [isinstance(each, nn.BatchNorm2d) for each in one] == [False, True]
+    print(*[isinstance(each, nn.SyncBatchNorm) for each in one], file=sys.stderr)
+"""
+    small.write_text(rewritten_of(small, text) + asked)
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert ran.err[0].split()[-6:] == ["True", "True", "False", "False", "False", "False"]
 
 
 def test_without_gpus_each_process_has_the_running_figures_of_the_first(small: Path, launcher: ranks.Server) -> None:
@@ -647,6 +674,8 @@ NAMED = {
     'torch.device("cuda:" + text)': 'torch.device("cuda:" + str(0 if world_size > 1 else (text)))',
     'torch.device("cuda:{}".format(number))': 'torch.device("cuda:{}".format(0 if world_size > 1 else number))',
     'torch.device("cuda", number)': 'torch.device("cuda", 0 if world_size > 1 else number)',
+    "torch.device(config['gpu'])": "torch.device(visible(config['gpu']))",
+    "torch.device(text)": "torch.device(text)",
     "torch.cuda.set_device(number)": "torch.cuda.set_device(0 if world_size > 1 else number)",
     "model.cuda(0)": "model.cuda(0)",
     "there = torch.distributed.is_initialized()": "there = False",
@@ -682,7 +711,7 @@ def test_each_process_sees_its_own_gpu_alone(
 def test_each_process_has_a_gpu_of_its_own(text: str, small: Path) -> None:
     lines = SMALL.format(count=16, size=4).replace("import torch\n", "import os\n\nimport torch\n", 1)
     there = "class Batch:\n    @staticmethod\n    def cuda(batch):\n        return batch.weight.cuda()\n\n\n"
-    there += "number, text = int(os.environ.get('GPU', 0)), '0'\n"
+    there += "number, text = int(os.environ.get('GPU', 0)), '0'\nconfig = {'gpu': os.environ.get('GPU')}\n"
     there += f"if torch.cuda.is_available():\n    {text}\noptimizer ="
     small.write_text(lines.replace("optimizer =", there, 1))
     assert f"    {NAMED[text]}\noptimizer" in rewritten(small)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
+from turbofix.domain.values import Const, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
@@ -28,7 +29,7 @@ from turbofix.training.parallel.files import Files
 from turbofix.training.parallel.plain import is_plain
 from turbofix.training.parallel.reading import read_by_steps, refuse_other_reads
 from turbofix.training.parallel.rows import shared_calls
-from turbofix.training.parallel.sharing import divided
+from turbofix.training.parallel.sharing import divided, value_of
 from turbofix.training.parallel.start import beginning, last_imports
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import (
@@ -299,6 +300,9 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
             if analysis.facts.offered(call.func, module) == "torch.distributed.is_initialized":
                 yield places.site(call, module), "False"  # each process does what one would do alone
             name = dotted(call.func) or ast.unparse(call.func)
+            if name == "torch.device" and len(call.args) == 1:
+                for each in _chosen(analysis, call.args[0], module):
+                    yield places.site(each, module), "visible(OLD)"
             takes = {"torch.cuda.set_device": 0, "torch.device": 0 if len(call.args) == 1 else 1}
             at = 0 if name.endswith((".cuda", "'cuda:{}'.format")) and len(call.args) == 1 else takes.get(name)
             of_class = name.rpartition(".")[0].rpartition(".")[2] in classes  # whose argument is what it moves
@@ -306,6 +310,17 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
             counts = isinstance(given, ast.Constant) and type(given.value) is int and given.value > 0
             if counts or (given is not None and not isinstance(given, ast.Constant) and (at or name != "torch.device")):
                 yield places.site(given, module), first  # type: ignore[arg-type]
+
+
+def _chosen(analysis: Analysis, device: ast.expr, module: ModuleFile) -> Iterator[ast.expr]:
+    """The parts of a device's name that may hold any number, as options do."""
+    if isinstance(device, ast.IfExp):
+        yield from _chosen(analysis, device.body, module)
+        yield from _chosen(analysis, device.orelse, module)
+    elif isinstance(device, (ast.Name, ast.Attribute, ast.Subscript)):
+        held = members(value_of(analysis, device, module))
+        if not held or not all(isinstance(each, Const) for each in held):
+            yield device
 
 
 def _hiding(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[Site]:

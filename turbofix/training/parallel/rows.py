@@ -24,6 +24,8 @@ from turbofix.training.steps.regions import surely_no_grad
 
 _BY_ROWS = regex(r"\.item\(\)|\.any\(|\.all\(|numel\(|nonzero|\.max\(|\.min\(|\.sum\(")
 """What a layer asks of the rows that it has."""
+_OF_DATA = frozenset(("__getitem__", "__getitems__", "__call__"))
+"""What makes a sample."""
 _OWN_CALL = regex(r"\bself\.(\w+)\(")
 _GRADIENTS = regex(
     r"autograd\.grad\([^\n]*parameters\(\)|torch\.func\.\w+|functional_call|import higher\b|\bjacrev\(|\bvmap\("
@@ -72,7 +74,14 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
         known = {facts.origin_site(each.origin): each for each in models_in(event.receiver)}
         beside = surely_no_grad(event) and set(known) <= made and all(map(_learns, known.values()))
         itself = isinstance(event.node, ast.Call) and dotted(event.node.func) == "self"  # it makes one after another
-        if not known or id(event.node) in inside or itself or not (beside or set(known) <= set(trained)):
+        of_data = any(getattr(each.scope, "name", "") in _OF_DATA for each in facts.frames(event))
+        if (
+            not known
+            or id(event.node) in inside
+            or itself
+            or (beside and of_data)
+            or not (beside or set(known) <= set(trained))
+        ):
             continue
         others, layers = [each for site, each in known.items() if site not in trained], Layers()
         for each in others:
