@@ -325,11 +325,17 @@ def $same(loader):
     class Same(loader):
         differ = False
 
+        def __reduce_ex__(self, protocol):  # in files it is what it was
+            return $copyreg._reconstructor, (loader, object, None), vars(self)
+
         def __iter__(self):
+            return self.told(super().__iter__())
+
+        def told(self, batches):
             several = $world_size > 1 and $torch.distributed.is_initialized()
             several = several and $multiprocessing.parent_process() is None
             several = several and $threading.current_thread() is $threading.main_thread()
-            for batch in super().__iter__():
+            for batch in batches:
                 if several and not self.differ:
                     parts = $torch.utils._pytree.tree_leaves((batch, getattr(batch, "data", None)))
                     some = [each.flatten()[:: each.numel() // 4096 | 1] for each in parts if $torch.is_tensor(each)]
@@ -338,9 +344,9 @@ def $same(loader):
                     $torch.distributed.all_reduce(both, $torch.distributed.ReduceOp.MAX)
                     self.differ = bool(both[0] != -both[1])
                 if several and self.differ:
-                    batches = [batch]
-                    $torch.distributed.broadcast_object_list(batches)
-                    batch = batches[0]
+                    first = [batch]
+                    $torch.distributed.broadcast_object_list(first)
+                    batch = first[0]
                 yield batch
 
     return Same

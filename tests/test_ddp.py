@@ -879,6 +879,23 @@ def test_numbers_that_a_file_seeds_where_it_is_no_script_are_seeded_for_all(
     assert ("shared_seed" not in rewritten_of(small, text)) == seeded
 
 
+def test_loaders_draw_their_numbers_when_they_did_and_are_saved_as_what_they_were(
+    small: Path, launcher: ranks.Server
+) -> None:
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
+    loader = "loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)\n"
+    begun = "begun = iter(loader)\nprint(torch.rand(()).item())\nnext(begun)\n"
+    text = text.replace(loader, loader + begun, 1)
+    assert begun in text
+    small.write_text(text)
+    ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
+    saved = "torch.save(loader, 'loader.pt')\nassert type(torch.load('loader.pt', weights_only=False)) is DataLoader\n"
+    small.write_text(rewritten(small) + saved)
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
+
+
 def test_generators_are_seeded_however_they_are_imported(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace(
         "import torch\n", "import math, random, numpy as np\nimport torch\n", 1
