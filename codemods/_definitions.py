@@ -66,6 +66,16 @@ def $apart():
     return $torch.random.fork_rng([$torch.cuda.current_device()] if $torch.cuda.is_available() else [])
 
 
+@$contextlib.contextmanager
+def $sharing():
+    """No call inside of one that is shared is shared itself, whichever file makes it."""
+    $torch.distributed.sharing = True
+    try:
+        yield
+    finally:
+        $torch.distributed.sharing = False
+
+
 class $Fixed($torch.utils._python_dispatch.TorchDispatchMode):
     """Computes without dropout, and with one number in place of random ones, whose shapes it keeps."""
 
@@ -100,7 +110,7 @@ def $tried(model, owner, given, form):
     kind, sixteen = held[0].device.type, $torch.is_autocast_enabled(held[0].device.type)
     $torch.set_autocast_enabled(kind, False)
     try:
-        with $apart(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
+        with $apart(), $sharing(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
             answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
         kept = [each for now, _ in states for each in (now if type(now) is list else now.values())]
         kept = [each for each in kept if $torch.is_tensor(each) and id(each) not in before]
@@ -135,7 +145,13 @@ def $rows_of(given, axis):
     return [size // $world_size + (each < size % $world_size) for each in range($world_size)]
 
 
-def $compared(model, owner, given, form, axis, rows):
+def $squares(given):
+    """The tensors but the first that may be masks over steps in time, which happen to be as many as there are rows."""
+    tensors = [each for each in given if $torch.is_tensor(each)]
+    return {id(each) for each in tensors[1:] if each.dim() == 2 and each.shape[0] == each.shape[1]}
+
+
+def $compared(model, owner, given, form, axis, rows, kept):
     """How a call is shared out: the dimensions of what it is given and of what it answers, and whether it draws
     a number for all rows. None where its answer to some rows is none of what it answers to the batch."""
     if any(each._forward_hooks for each in owner.modules()):
@@ -143,6 +159,7 @@ def $compared(model, owner, given, form, axis, rows):
     places = [range(each.dim() if $torch.is_tensor(each) else 0) for each in given]
     places = [[dim for dim in (axis, 1 - axis) if dim in each and (dim <= axis or len(each) == 3)] for each in places]
     dims = [next((dim for dim in some if each.shape[dim] == sum(rows)), None) for each, some in zip(given, places)]
+    dims = [None if id(each) in kept else dim for each, dim in zip(given, dims)]
     if axis and any(dim is None and len(each) == 1 for dim, each in zip(dims, places)):
         return None  # one number for each sample counts them in the other dimension
     parts = [each if dim is None else each.split(rows, dim)[$rank] for each, dim in zip(given, dims)]
@@ -191,11 +208,11 @@ def $plan(model, owner, given, form):
     """How all processes share out a call; None where each has to compute the whole of it."""
     tensors = [each.detach().double() for each in given if $torch.is_tensor(each)]
     seen = sum(float(each.abs().sum()) for each in tensors)
-    for axis in (0, 1):  # samples, or steps in time, come first
+    for axis, kept in ((0, {}), (0, $squares(given)), (1, {})):  # samples, or steps in time, come first
         own, told, rows = None, [None] * $world_size, $rows_of(given, axis)
-        if min(rows):
+        if min(rows) and (kept or type(kept) is dict):
             try:
-                own = $compared(model, owner, given, form, axis, rows)
+                own = $compared(model, owner, given, form, axis, rows, kept)
             except Exception:  # some rows are not what it takes
                 pass
         $torch.distributed.all_gather_object(told, (seen, own))
@@ -223,7 +240,8 @@ def $warned(owner):
 
 def $shared(model):
     """A model of which each process computes its rows of a batch, and has those of all."""
-    if $world_size == 1 or not $torch.distributed.is_initialized() or $multiprocessing.parent_process() is not None:
+    several = $world_size > 1 and $torch.distributed.is_initialized() and $multiprocessing.parent_process() is None
+    if not several or getattr($torch.distributed, "sharing", False):
         return model
     owner = getattr(model, "__self__", model)
     trained = [each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()]
@@ -273,7 +291,7 @@ def $shared(model):
         try:
             if any(each._forward_hooks for each in modules):
                 raise ValueError("a hook is to see the batch")
-            with $apart():
+            with $apart(), $sharing():
                 $torch.manual_seed(seed)
                 values, form = $torch.utils._pytree.tree_flatten(model(*own_args, **own_kwargs))
             shapes = [(way, each.shape) for each, way in zip(values, ways) if $torch.is_tensor(each)]
@@ -329,27 +347,40 @@ def $same(loader):
             return $copyreg._reconstructor, (loader, object, None), vars(self)
 
         def __iter__(self):
-            return self.told(super().__iter__())
-
-        def told(self, batches):
-            several = $world_size > 1 and $torch.distributed.is_initialized()
-            several = several and $multiprocessing.parent_process() is None
-            several = several and $threading.current_thread() is $threading.main_thread()
-            for batch in batches:
-                if several and not self.differ:
-                    parts = $torch.utils._pytree.tree_leaves((batch, getattr(batch, "data", None)))
-                    some = [each.flatten()[:: each.numel() // 4096 | 1] for each in parts if $torch.is_tensor(each)]
-                    seen = hash(tuple(each.sum().item() for each in some))
-                    both = $torch.tensor([seen, -seen])
-                    $torch.distributed.all_reduce(both, $torch.distributed.ReduceOp.MAX)
-                    self.differ = bool(both[0] != -both[1])
-                if several and self.differ:
-                    first = [batch]
-                    $torch.distributed.broadcast_object_list(first)
-                    batch = first[0]
-                yield batch
+            return $Batches(self, super().__iter__())
 
     return Same
+
+
+class $Batches:
+    """Those of a loader, one after another."""
+
+    def __init__(self, loader, batches):
+        self.loader, self.batches = loader, batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        batch = next(self.batches)
+        several = $torch.distributed.is_initialized() and $multiprocessing.parent_process() is None
+        if not several or $threading.current_thread() is not $threading.main_thread():
+            return batch
+        if not self.loader.differ:
+            parts = $torch.utils._pytree.tree_leaves((batch, getattr(batch, "data", None)))
+            some = [each.flatten()[:: each.numel() // 4096 | 1] for each in parts if $torch.is_tensor(each)]
+            seen = hash(tuple(each.sum().item() for each in some))
+            both = $torch.tensor([seen, -seen])
+            $torch.distributed.all_reduce(both, $torch.distributed.ReduceOp.MAX)
+            self.loader.differ = bool(both[0] != -both[1])
+        if self.loader.differ:
+            first = [batch]
+            $torch.distributed.broadcast_object_list(first)
+            batch = first[0]
+        return batch
 '''
 
 ONCE = '''

@@ -884,7 +884,7 @@ def test_loaders_draw_their_numbers_when_they_did_and_are_saved_as_what_they_wer
 ) -> None:
     text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
     loader = "loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)\n"
-    begun = "begun = iter(loader)\nprint(torch.rand(()).item())\nnext(begun)\n"
+    begun = "begun = iter(loader)\nprint(torch.rand(()).item(), len(begun))\nnext(begun)\n"
     text = text.replace(loader, loader + begun, 1)
     assert begun in text
     small.write_text(text)
@@ -893,6 +893,39 @@ def test_loaders_draw_their_numbers_when_they_did_and_are_saved_as_what_they_wer
     small.write_text(rewritten(small) + saved)
     ran = launcher.run(small)
     assert not ran.error, ran.error
+    assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
+
+
+def test_a_call_in_a_call_that_is_shared_is_not_shared_again(small: Path, launcher: ranks.Server) -> None:
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "21")
+    small.write_text(text)
+    ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
+    text = rewritten(small)
+    assert "shared(model)(a)" in text
+    text = text.replace("shared(model)(a)", "shared(model.scores)(a)")
+    method = "    def scores(self, x):\n        return shared(self)(x)\n\n"
+    small.write_text(text.replace("    def encode(", f"{method}    def encode(", 1))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert "computes the whole batch" not in ran.err[0]
+    assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
+
+
+def test_a_mask_as_long_as_the_batch_is_no_part_of_it(small: Path, launcher: ranks.Server) -> None:
+    masked = """\
+class Own(Net):
+    def forward(self, x, mask):
+        return super().forward(x) + (x[:, :1, None] * mask[None]).mean((1, 2))[:, None]
+
+
+class Spread("""
+    text = TRAINING.replace("class Spread(", masked, 1).replace("= Net()", "= Own()").replace("COUNT", "24")
+    small.write_text(text.replace("STEP\n", "loss = F.cross_entropy(model(a, torch.ones(8, 8).triu()), b)\n", 1))
+    ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
+    small.write_text(rewritten(small))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert "computes the whole batch" not in ran.err[0]
     assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
 
 
