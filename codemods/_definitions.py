@@ -206,8 +206,8 @@ def $joined(told, rows):
 
 def $plan(model, owner, given, form):
     """How all processes share out a call; None where each has to compute the whole of it."""
-    tensors = [each.detach().double() for each in given if $torch.is_tensor(each)]
-    seen = sum(float(each.abs().sum()) for each in tensors)
+    some = [each.detach().flatten()[:: each.numel() // 4096 | 1].abs() for each in given if $torch.is_tensor(each)]
+    seen = sum(float((each.double() * $torch.arange(1, len(each) + 1, device=each.device)).sum()) for each in some)
     for axis, kept in ((0, {}), (0, $squares(given)), (1, {})):  # samples, or steps in time, come first
         own, told, rows = None, [None] * $world_size, $rows_of(given, axis)
         if min(rows) and (kept or type(kept) is dict):
@@ -372,6 +372,7 @@ class $Batches:
         if not self.loader.differ:
             parts = $torch.utils._pytree.tree_leaves((batch, getattr(batch, "data", None)))
             some = [each.flatten()[:: each.numel() // 4096 | 1] for each in parts if $torch.is_tensor(each)]
+            some = [each.double() * $torch.arange(1, len(each) + 1, device=each.device) for each in some]
             seen = hash(tuple(each.sum().item() for each in some))
             both = $torch.tensor([seen, -seen])
             $torch.distributed.all_reduce(both, $torch.distributed.ReduceOp.MAX)
@@ -454,20 +455,24 @@ def $visible(device):
 '''
 
 OWN_FILE = '''
-$folders = []  # of files that a process has for itself
+$folders = {}  # of files that a process has for itself
 
 
 def $own_file(path):
     """A file that is read and written: itself for the first process, a copy for each other one."""
-    several = $world_size > 1 and $torch.distributed.is_initialized()
-    if several and $multiprocessing.parent_process() is None:
-        if $rank > 0:
-            $folders.append($tempfile.TemporaryDirectory())
-            copy = $os.path.join($folders[-1].name, $os.path.basename(path))
-            if $os.path.exists(path):
-                $shutil.copy(path, copy)
-            path = type(path)(copy)
-        $torch.distributed.barrier()
+    if $world_size == 1 or not $torch.distributed.is_initialized() or $multiprocessing.parent_process() is not None:
+        return path
+    $torch.distributed.barrier()
+    if $rank > 0:
+        if str(path) not in $folders:
+            $folders[str(path)] = $tempfile.TemporaryDirectory()
+        copy = $os.path.join($folders[str(path)].name, $os.path.basename(path))
+        if $os.path.exists(path):
+            $shutil.copy(path, copy)
+        elif $os.path.exists(copy):
+            $os.remove(copy)
+        path = type(path)(copy)
+    $torch.distributed.barrier()
     return path
 '''
 

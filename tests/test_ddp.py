@@ -413,6 +413,18 @@ def test_batches_that_differ_between_processes_are_an_error(small: Path, launche
     assert all("the processes read different batches" in each for each in launcher.run(small).err)
 
 
+def test_samples_in_another_order_are_other_samples(small: Path, launcher: ranks.Server) -> None:
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
+    text = text.replace("import numpy", "import os\nimport numpy").replace(
+        "loader =", "x = x.flip(0) if os.environ.get('RANK') == '1' else x\nloader ="
+    )
+    text = rewritten_of(small, text.replace("shuffle=True", "shuffle=False").replace("batch_size=8", "batch_size=24"))
+    small.write_text(text + "print(loader.differ)\n")
+    assert launcher.run(small).out[0].split()[-1] == "True"
+    small.write_text(text.replace("same(DataLoader)", "DataLoader"))
+    assert all("the processes read different batches" in each for each in launcher.run(small).err)
+
+
 def test_each_process_has_the_keys_and_values_of_its_rows(small: Path, launcher: ranks.Server) -> None:
     cached = """\
 class KeysCache:
