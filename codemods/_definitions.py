@@ -95,6 +95,10 @@ class $Fixed($torch.utils._python_dispatch.TorchDispatchMode):
         return tensor.fill_(0.5)
 
 
+def $values(state):
+    return state if type(state) is list else state.values()
+
+
 def $tried(model, owner, given, form):
     """What a model answers, the shapes of what it draws, and its tensors then; it is left as it was."""
     given = [each.clone() if $torch.is_tensor(each) else each for each in given]  # which a model may change
@@ -102,7 +106,7 @@ def $tried(model, owner, given, form):
     held, modules, numpy = [*owner.parameters(), *owner.buffers()], [*owner.modules()], $sys.modules.get("numpy")
     parts = [part for one in modules for part in (vars(one), one._buffers, *vars(one).values())]
     states = [(each, each.copy()) for each in parts if type(each) in (list, dict, type(modules[0]._buffers))]
-    before = {id(each) for _, was in states for each in (was if type(was) is list else was.values())}
+    before = {id(each) for _, was in states for each in $torch.utils._pytree.tree_leaves([*$values(was)])}
     old, chance = [each.detach().clone() for each in held], ($random.getstate(), numpy and numpy.random.get_state())
     for each in modules:
         if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm):
@@ -112,7 +116,7 @@ def $tried(model, owner, given, form):
     try:
         with $apart(), $sharing(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
             answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
-        kept = [each for now, _ in states for each in (now if type(now) is list else now.values())]
+        kept = [each for now, _ in states for each in $torch.utils._pytree.tree_leaves([*$values(now)])]
         kept = [each for each in kept if $torch.is_tensor(each) and id(each) not in before]
         then = [each.detach().clone() for each in (*held, *kept)]
         return $torch.utils._pytree.tree_map_only($torch.Tensor, $torch.Tensor.detach, answer), fixed.drawn, then
@@ -156,11 +160,12 @@ def $compared(model, owner, given, form, axis, rows, kept):
     a number for all rows. None where its answer to some rows is none of what it answers to the batch."""
     if any(each._forward_hooks for each in owner.modules()):
         return None  # which are to see the batch
-    places = [range(each.dim() if $torch.is_tensor(each) else 0) for each in given]
-    places = [[dim for dim in (axis, 1 - axis) if dim in each and (dim <= axis or len(each) == 3)] for each in places]
+    sizes = [each.dim() if $torch.is_tensor(each) else 0 for each in given]
+    turned = (1, 2) if axis else (3,)  # so many dimensions has what may count its rows in the other one
+    places = [[dim for dim in (axis, 1 - axis) if dim < n and (dim == axis or n in turned)] for n in sizes]
     dims = [next((dim for dim in some if each.shape[dim] == sum(rows)), None) for each, some in zip(given, places)]
     dims = [None if id(each) in kept else dim for each, dim in zip(given, dims)]
-    if axis and any(dim is None and len(each) == 1 for dim, each in zip(dims, places)):
+    if axis and any(dim is None and n == 1 for dim, n in zip(dims, sizes)):
         return None  # one number for each sample counts them in the other dimension
     parts = [each if dim is None else each.split(rows, dim)[$rank] for each, dim in zip(given, dims)]
     (whole, drawn, then), (answer, again, now) = ($tried(model, owner, each, form) for each in (given, parts))
@@ -179,8 +184,8 @@ def $compared(model, owner, given, form, axis, rows, kept):
         for dim in shorter:
             each = each.split([each.shape[dim] * count // sum(rows) for count in rows], dim)[$rank]
         ways.append(shorter[0] if shorter else None)
-        if not $is_near(one, each):
-            return None
+        if not $is_near(one, each) or ($torch.is_tensor(each) and not shorter and not $torch.equal(one, each)):
+            return None  # what is as long for some rows hangs on none of them
     if len(answer) != len(whole) or len(now) != len(then) or not all(map($is_near, now, then)):
         return None
     return dims, ways, any(map(tuple.__eq__, drawn, again))
@@ -206,8 +211,8 @@ def $joined(told, rows):
 
 def $plan(model, owner, given, form):
     """How all processes share out a call; None where each has to compute the whole of it."""
-    some = [each.detach().flatten()[:: each.numel() // 4096 | 1].abs() for each in given if $torch.is_tensor(each)]
-    seen = sum(float((each.double() * $torch.arange(1, len(each) + 1, device=each.device)).sum()) for each in some)
+    some = [each.detach().flatten()[:: each.numel() // 4096 | 1] for each in given if $torch.is_tensor(each)]
+    seen = sum(float((each.double().abs() * $torch.arange(1, len(each) + 1).to(each.device)).sum()) for each in some)
     for axis, kept in ((0, {}), (0, $squares(given)), (1, {})):  # samples, or steps in time, come first
         own, told, rows = None, [None] * $world_size, $rows_of(given, axis)
         if min(rows) and (kept or type(kept) is dict):

@@ -332,6 +332,7 @@ HANGING = {
     "a figure read outside": "self.kl = x.pow(2).mean()\nreturn super().forward(x)",
     "a state made beforehand": "return super().forward(x + self.hidden[: len(x)])",
     "weights that are asked for": "return super().forward(self.bounded(x.argmax(1)))",
+    "a list that is made anew": "self.memory = [x.mean(1)]\nreturn super().forward(x)",
     "each against each": "kept = super().forward(x)\nreturn kept @ kept.t()",
     "one sample after another": "return torch.stack([super(Net, self).forward(each) for each in x]).roll(1, 0)",
 }
@@ -923,16 +924,43 @@ def test_a_call_in_a_call_that_is_shared_is_not_shared_again(small: Path, launch
     assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
 
 
+def test_what_is_a_mean_over_the_rows_is_none_of_the_rows_however_near(small: Path, launcher: ranks.Server) -> None:
+    """Ten examples of ten classes, and pictures to tell apart: a share of the examples gives nearly the same answer."""
+    compared = """\
+class Own(Net):
+    def forward(self, examples, x):
+        return self.encode(x).flatten(1) @ self.encode(examples).mean(1).flatten(1).T
+
+
+class Spread("""
+    text = TRAINING.replace("class Spread(", compared, 1).replace("= Net()", "= Own()").replace("COUNT", "24")
+    text = text.replace(
+        "STEP\n",
+        "given = a[:, None, None, None, :].expand(8, 8, 1, 1, 6) + noise, a[:, None, None, :]\n"
+        "        loss = F.cross_entropy(model(*given), b)\n",
+        1,
+    )
+    small.write_text(text.replace("state = None", "state, noise = None, torch.randn(8, 8, 1, 1, 6) / 100"))
+    ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
+    text = rewritten(small)
+    assert "else 1e-4 if" in text
+    small.write_text(text.replace("else 1e-4 if", "else 1e-1 if"))  # as it may be on GPUs
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert "computes the whole batch of Own" in ran.err[0]
+    assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
+
+
 def test_a_mask_as_long_as_the_batch_is_no_part_of_it(small: Path, launcher: ranks.Server) -> None:
     masked = """\
 class Own(Net):
     def forward(self, x, mask):
-        return super().forward(x) + (x[:, :1, None] * mask[None]).mean((1, 2))[:, None]
+        return super().forward(x) + (x[:, :1, None] * mask[None].float()).mean((1, 2))[:, None]
 
 
 class Spread("""
     text = TRAINING.replace("class Spread(", masked, 1).replace("= Net()", "= Own()").replace("COUNT", "24")
-    small.write_text(text.replace("STEP\n", "loss = F.cross_entropy(model(a, torch.ones(8, 8).triu()), b)\n", 1))
+    small.write_text(text.replace("STEP\n", "loss = F.cross_entropy(model(a, torch.ones(8, 8).triu().bool()), b)\n", 1))
     ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
     small.write_text(rewritten(small))
     ran = launcher.run(small)
@@ -948,6 +976,11 @@ def test_generators_are_seeded_however_they_are_imported(small: Path) -> None:
     text = rewritten_of(small, text)
     assert "random.seed(shared_seed[0])" in text
     assert "numpy.random.seed(shared_seed[0] % 2**32)" in text
+
+
+def test_loggers_are_silent_however_they_are_imported(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import sys, logging\n\nimport torch\n", 1)
+    assert "logging.disable(logging.WARNING)" in rewritten_of(small, text)
 
 
 def test_a_project_s_own_loader_gives_all_the_same_batches(small: Path) -> None:
