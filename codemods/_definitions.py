@@ -155,16 +155,17 @@ def $squares(given):
     return {id(each) for each in tensors[1:] if each.dim() == 2 and each.shape[0] == each.shape[1]}
 
 
-def $compared(model, owner, given, form, axis, rows, kept):
+def $compared(model, owner, given, form, axis, rows, left):
     """How a call is shared out: the dimensions of what it is given and of what it answers, and whether it draws
-    a number for all rows. None where its answer to some rows is none of what it answers to the batch."""
+    a number for all rows. None where its answer to some rows is none of what it answers to the batch. What is
+    ``left`` is given as a whole."""
     if any(each._forward_hooks for each in owner.modules()):
         return None  # which are to see the batch
     sizes = [each.dim() if $torch.is_tensor(each) else 0 for each in given]
     turned = (1, 2) if axis else (3,)  # so many dimensions has what may count its rows in the other one
     places = [[dim for dim in (axis, 1 - axis) if dim < n and (dim == axis or n in turned)] for n in sizes]
     dims = [next((dim for dim in some if each.shape[dim] == sum(rows)), None) for each, some in zip(given, places)]
-    dims = [None if id(each) in kept else dim for each, dim in zip(given, dims)]
+    dims = [None if id(each) in left else dim for each, dim in zip(given, dims)]
     if axis and any(dim is None and n == 1 for dim, n in zip(dims, sizes)):
         return None  # one number for each sample counts them in the other dimension
     parts = [each if dim is None else each.split(rows, dim)[$rank] for each, dim in zip(given, dims)]
@@ -213,11 +214,14 @@ def $plan(model, owner, given, form):
     """How all processes share out a call; None where each has to compute the whole of it."""
     some = [each.detach().flatten()[:: each.numel() // 4096 | 1] for each in given if $torch.is_tensor(each)]
     seen = sum(float((each.double().abs() * $torch.arange(1, len(each) + 1).to(each.device)).sum()) for each in some)
-    for axis, kept in ((0, {}), (0, $squares(given)), (1, {})):  # samples, or steps in time, come first
+    tries, masks = [(0, set()), (1, set())], $squares(given)  # samples, or steps in time, come first
+    if masks:
+        tries.insert(1, (0, masks))
+    for axis, left in tries:
         own, told, rows = None, [None] * $world_size, $rows_of(given, axis)
-        if min(rows) and (kept or type(kept) is dict):
+        if min(rows):
             try:
-                own = $compared(model, owner, given, form, axis, rows, kept)
+                own = $compared(model, owner, given, form, axis, rows, left)
             except Exception:  # some rows are not what it takes
                 pass
         $torch.distributed.all_gather_object(told, (seen, own))
@@ -453,10 +457,10 @@ def $alone():
 
 VISIBLE = '''
 def $visible(device):
-    """A device, or the GPU that a process sees, whichever of several it stands for."""
-    if $world_size == 1 or "cuda" not in str(device) and not isinstance(device, int):
+    """A device; for a GPU by its number, the one that a process sees."""
+    if $world_size == 1 or "cuda:" not in str(device) and not isinstance(device, int):
         return device
-    return 0 if isinstance(device, int) else "cuda"
+    return 0 if isinstance(device, int) else "cuda:0"
 '''
 
 OWN_FILE = '''

@@ -46,20 +46,22 @@ Use instead
     Gradients are averaged as they come.
 
     The first three calls are tried on the whole batch, too, without random numbers: where the answer to some rows is
-    not as that to all, every process computes the whole batch from then on, and a warning says so. Such are layers that
-    take figures over a batch or keep them, and losses that are no mean or sum of the rows'. The first calls also
-    compare the batches of all processes, and stop with an error where they are not the same. A batch with fewer
-    samples than processes is computed whole. Loaders look at some values of each batch: from the first one that is not
-    the same in all (a library draws numbers that nobody seeds), all take those of the first process. Every process
+    not as that to all, every process computes the whole batch from then on, and a warning says so. Such are layers
+    that take figures over a batch or keep them, and losses that are no mean or sum of the rows'. A batch with fewer
+    samples than processes is computed whole. Loaders compare some values of each batch in all processes: from the
+    first one that differs (a library draws numbers that nobody seeds), all take those of the first process. What
+    comes from no loader is compared in the first calls, which stop with an error where it differs. Every process
     reads all of the data: this pays where the model is what takes the time.
 
     The group starts in front of all imports: what a module does as it is imported is done by the group, too. Each
-    process sees one GPU, its own, so that ``"cuda:0"`` is right wherever it stands, and all go through sets in one
-    order (``PYTHONHASHSEED``).
+    process sees one GPU, its own, so that ``"cuda:0"`` is right wherever it stands (``visible(...)`` makes it of what
+    an option names), and all go through sets in one order (``PYTHONHASHSEED``). The script's own question whether
+    there is a group is answered as for one process.
 
     ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns. So it is with
     questions to the user, and with windows: where there are any, the group waits up to a day. The other
-    processes print nothing, and write to nothing what they write to open files. Batch normalisation counts over all
+    processes print nothing, and write to nothing what they write to open files, or to a copy of a file that they read
+    as well. Batch normalisation counts over all
     processes, by ``SyncBatchNorm``, on GPUs; the layers are still of their own classes, for models that ask, and so
     are those of a model that is saved whole.
 

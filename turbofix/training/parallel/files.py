@@ -31,7 +31,7 @@ _OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "col
 _MOVING = frozenset(("save", "replace", "rename", "unlink", "rmdir", "touch"))
 _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _SHOWS = regex(r"print|info|debug|warn|log|write|echo|describ|desc")
-_LOGGING = {"Formatter", "Handler", "StreamHandler", "FileHandler", "Filter"}
+_LOGGING = frozenset(("Formatter", "Handler", "StreamHandler", "FileHandler", "Filter"))
 _WRITING_MODES = frozenset("wax+")
 
 
