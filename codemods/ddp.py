@@ -36,14 +36,15 @@ Use instead
     all processes together is the script's, so that its learning rate holds. So are the sums that are printed.
 
     That is for a loop that does nothing with a batch but to train one model on it and to add up what it shows. All
-    others stay as they are: every process runs the whole script with the same batches and numbers, and one line changes
-    where a model is called::
+    others stay as they are: every process runs the whole script with the same batches and numbers, and lines change
+    where a loader is made and where a model is called::
 
+        train_loader = same(DataLoader)(train_set, batch_size=64, shuffle=True)
         loss = criterion(shared(model)(images.to(device)), labels.to(device))
 
-    It computes the rows of this process, and answers with those of all. So losses, figures and decisions are those of
-    one process, whatever they hang on: sums, pairs of samples, early stops, several models, methods of a model.
-    Gradients are averaged as they come.
+    The model computes the rows of this process, and answers with those of all. So losses, figures and decisions are
+    those of one process, whatever they hang on: sums, pairs of samples, early stops, several models, methods of a
+    model. Gradients are averaged as they come.
 
     The first three calls are tried on the whole batch, too, without random numbers: where the answer to some rows is
     not as that to all, every process computes the whole batch from then on, and a warning says so. Such are layers
