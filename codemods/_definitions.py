@@ -437,11 +437,14 @@ def $first(call):
 
 LEAVE = '''
 def $leave():
-    """Leave the other processes when all have come to the end; at once where this one has failed."""
+    """Leave the other processes: when all have come to the end, or in a minute; at once where this one has failed."""
     import time
 
-    if not hasattr(sys, "last_type"):
-        $torch.distributed.barrier()
+    store = $torch.distributed.distributed_c10d._get_default_store()
+    came, latest = store.add("left", 1), time.monotonic() + 60
+    while came < $torch.distributed.get_world_size() and time.monotonic() < latest and not hasattr(sys, "last_type"):
+        time.sleep(0.02)
+        came = store.add("left", 0)
     $torch.distributed.destroy_process_group()
     time.sleep(0.2)  # for its threads, which Python does not wait for
 '''

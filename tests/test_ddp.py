@@ -737,6 +737,9 @@ FETCHED = {
     "urlretrieve('http://a.b', 'data')": "once(urlretrieve)('http://a.b', 'data')",
     "skimage.io.imsave('a.png', model)": "once(skimage.io.imsave)('a.png', model)",
     "input('which? ')": "once(input)('which? ')",
+    "numpy.random.default_rng()": "once(numpy.random.default_rng)()",
+    "numpy.random.default_rng(1)": "numpy.random.default_rng(1)",
+    "os.urandom(4)": "once(os.urandom)(4)",
 }
 
 
@@ -744,7 +747,7 @@ FETCHED = {
 def test_one_process_fetches_data_before_the_others_read_them(call: str, small: Path) -> None:
     text = SMALL.format(count=16, size=4)
     brought = "from urllib.request import urlretrieve\n\nfrom sklearn.datasets import fetch_california_housing\n"
-    brought += "from torchvision.datasets import MNIST\nimport skimage.io\n"
+    brought += "from torchvision.datasets import MNIST\nimport skimage.io\nimport numpy\nimport os\n"
     text = text.replace("import torch\n", f"{brought}import torch\n", 1)
     small.write_text(text.replace("model =", f"def fetched():\n    return {call}\n\n\ndata = fetched()\nmodel =", 1))
     assert f"    return {FETCHED[call]}\n" in rewritten(small)
@@ -1041,3 +1044,50 @@ def test_torchrun_ends_all_where_one_is_killed(small: Path) -> None:
     done = subprocess.run(command, cwd=small.parent, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode != 0
     assert "SIGKILL" in done.stderr
+
+
+def test_a_process_that_ends_by_itself_is_not_waited_for(small: Path) -> None:
+    ending = '    import os\n    if os.environ.get("RANK") == "1":\n        raise SystemExit(3)\n    print('
+    text = rewritten_of(small, SMALL.replace("    print(", ending).format(count=16, size=4))
+    assert text.count("time.monotonic() + 60") == 1
+    small.write_text(text.replace("time.monotonic() + 60", "time.monotonic() + 1"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", small.name]
+    done = subprocess.run(command, cwd=small.parent, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode != 0
+    assert "exitcode  : 3" in done.stderr
+
+
+def test_a_choice_that_only_an_evaluation_makes_is_no_reason_to_refuse(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
+    layers = """\
+class Net(nn.Linear):
+    def forward(self, x):
+        if self.training:
+            return super().forward(x)
+        return self.search(x)
+
+    def search(self, x):
+        while x.max() > 1:
+            x = x - self.step(x)
+        return super().forward(x)
+
+    def step(self, x):
+        return x.abs().mean()
+
+
+torch.manual"""
+    layers = layers.replace("        return self.search(x)", "        else:\n            return self.search(x)")
+    text = text.replace("torch.manual", layers).replace("= nn.Linear(4, 1)", "= Net()")
+    assert "shared(model)" in rewritten_of(small, text)
+    small.write_text(text.replace("if self.training:", "if not self.training:"))
+    assert "chooses by the rows" in str(refused(small))
+
+
+def test_a_generator_that_nobody_seeds_is_that_of_the_first_process(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import os\nimport numpy\nimport torch\n", 1)
+    drawn = "drawn = numpy.random.default_rng().random()\n"
+    small.write_text(rewritten_of(small, text + drawn) + "os.mkdir(f'{rank}_{drawn}')\n")
+    assert not launcher.run(small).error
+    drawn_by = [each.name.partition("_")[::2] for each in small.parent.glob("?_0.*")]
+    assert {rank for rank, _ in drawn_by} == {"0", "1"}
+    assert len({number for _, number in drawn_by}) == 1

@@ -137,6 +137,8 @@ class Files:
             self._make(call, module)
         elif (method and _moves(call, parent)) or (name in NAMES["clock"] and not steps and self._tells(call, module)):
             self.made[func] = None
+        elif name in NAMES["entropy"] and (name.startswith(("os.", "secrets.")) or not (call.args or call.keywords)):
+            self.made[func] = None  # all go on with the generator of the first process, and its numbers
         elif (
             (
                 _downloads(call)

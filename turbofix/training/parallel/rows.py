@@ -7,6 +7,7 @@ its rows of the batch, and then those of all, as of a ``DataParallel`` over proc
 from __future__ import annotations
 
 import ast
+import copy
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
@@ -130,11 +131,15 @@ def _refuse(analysis: Analysis, models: list[Made | Instance | Opaque], called: 
 
     All else that hangs on them is seen as the script runs, by its first calls.
     """
-    layers = Layers()
+    layers, graded, seen = Layers(), set[int](), set[int]()
     for each in models:
         layers_of(each, layers)
+    for event in analysis.facts.of("forward"):
+        scopes = {id(each.scope) for each in analysis.facts.frames(event)}
+        seen |= scopes
+        graded |= scopes if not surely_no_grad(event) else set()
     for cls in {id(cls.node): cls for cls in layers.own}.values():
-        for choice in walk(ast.parse(_computing(cls.node, called))):
+        for choice in walk(ast.parse(_computing(cls.node, called, seen - graded))):
             if not isinstance(choice, (ast.If, ast.While)) or not _BY_ROWS.search(ast.unparse(choice.test)):
                 continue
             if _OWN_CALL.search("\n".join(map(ast.unparse, (*choice.body, *choice.orelse)))):
@@ -143,9 +148,11 @@ def _refuse(analysis: Analysis, models: list[Made | Instance | Opaque], called: 
                 raise NotWrapped(why, analysis.facts.places.site(cls.node, cls.module))
 
 
-def _computing(cls: ast.ClassDef, called: set[str]) -> str:
-    """The text of the methods through which a layer computes: those that are called, and what they call of it."""
-    methods = {each.name: ast.unparse(each) for each in cls.body if isinstance(each, ast.FunctionDef)}
+def _computing(cls: ast.ClassDef, called: set[str], ungraded: set[int]) -> str:
+    """The text of the methods through which a layer computes: those that are called, and what they call of it. None
+    that is only run where nobody asks for gradients."""
+    own = [each for each in cls.body if isinstance(each, ast.FunctionDef) and id(each) not in ungraded]
+    methods = {each.name: ast.unparse(_InTraining().visit(copy.deepcopy(each))) for each in own}
     waiting, found = [name for name in methods if name in called], dict[str, str]()
     while waiting:
         name = waiting.pop()
@@ -153,3 +160,13 @@ def _computing(cls: ast.ClassDef, called: set[str]) -> str:
             found[name] = methods[name]
             waiting += _OWN_CALL.findall(methods[name])
     return "\n".join(found.values())
+
+
+class _InTraining(ast.NodeTransformer):
+    """What is left of a method while the model trains."""
+
+    def visit_If(self, node: ast.If) -> list[ast.stmt] | ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.test) == "self.training":
+            return node.body
+        return node.orelse or ast.Pass() if ast.unparse(node.test) == "not self.training" else node
