@@ -101,6 +101,7 @@ def $values(state):
 
 def $tried(model, owner, given, form):
     """What a model answers, the shapes of what it draws, and its tensors then; it is left as it was."""
+    model = getattr(model, "_orig_mod", model)  # of one that is compiled
     given = [each.clone() if $torch.is_tensor(each) else each for each in given]  # which a model may change
     args, kwargs = $torch.utils._pytree.tree_unflatten(given, form)
     held, modules, numpy = [*owner.parameters(), *owner.buffers()], [*owner.modules()], $sys.modules.get("numpy")
@@ -139,7 +140,8 @@ def $is_near(one, other):
         return one == other
     rough = $torch.is_tensor(other) and other.dtype in ($torch.float16, $torch.bfloat16)
     one, other = ($torch.as_tensor(each).detach().double().nan_to_num(0.0, 0.0, 0.0) for each in (one, other))
-    slack = 1e-2 if rough or (other.is_cuda and other.dim()) else 1e-4 if other.dim() else 1e-3
+    exact = not (other.dim() or $torch.cuda.is_available())
+    slack = 1e-2 if rough or (other.is_cuda and other.dim()) else 2e-5 if exact else 1e-4
     return one.shape == other.shape and bool((one - other).norm() <= slack * other.norm() + 1e-6)
 
 
@@ -212,8 +214,10 @@ def $joined(told, rows):
 
 def $plan(model, owner, given, form):
     """How all processes share out a call; None where each has to compute the whole of it."""
-    some = [each.detach().flatten()[:: each.numel() // 4096 | 1] for each in given if $torch.is_tensor(each)]
-    seen = sum(float((each.double().abs() * $torch.arange(1, len(each) + 1).to(each.device)).sum()) for each in some)
+    some = [each for each in (*given, *owner.parameters()) if $torch.is_tensor(each)]
+    some = [each.detach() for each in some if not $torch.nn.parameter.is_lazy(each)]
+    some = [each.flatten()[:: each.numel() // 4096 | 1].double().abs() for each in some]
+    seen = [float((each * $torch.arange(1, len(each) + 1).to(each.device)).sum()) for each in some]
     tries, masks = [(0, set()), (1, set())], $squares(given)  # samples, or steps in time, come first
     if masks:
         tries.insert(1, (0, masks))
@@ -225,8 +229,9 @@ def $plan(model, owner, given, form):
             except Exception:  # some rows are not what it takes
                 pass
         $torch.distributed.all_gather_object(told, (seen, own))
-        if any(abs(each - seen) > 1e-3 * abs(seen) for each, _ in told):
-            raise RuntimeError("the processes read different batches: something draws numbers that nobody seeds")
+        if any(abs(one - other) > 1e-3 * abs(other) for theirs, _ in told for one, other in zip(theirs, seen)):
+            why = "the processes read different batches, or have different weights"
+            raise RuntimeError(f"{why}: something draws numbers that nobody seeds")
         plan = $joined([each for _, each in told], rows) if all(each for _, each in told) else None
         if plan is not None:
             return axis, *plan
@@ -244,7 +249,9 @@ def $warned(owner):
     """Say that a model is not shared out."""
     if $rank == 0:
         why = "its rows hang on each other, are too few, or a hook sees them"
-        $warnings.warn(f"each process computes the whole batch of {type(owner).__name__}: {why}")
+        with $warnings.catch_warnings():
+            $warnings.simplefilter("always")  # whatever the script filters
+            $warnings.warn(f"each process computes the whole batch of {type(owner).__name__}: {why}")
 
 
 def $shared(model):

@@ -23,7 +23,9 @@ from turbofix.training.script import is_guard
 
 _BARS = BARS | NAMES["progress"]
 _LOGS = frozenset(("logging.FileHandler", "logging.handlers.RotatingFileHandler", "loguru.logger.add"))
-_OPENS = _LOGS | frozenset(
+_TABLES = frozenset(("h5py.File", "pandas.HDFStore"))
+"""What can be written into a file alone, and not into nothing."""
+_OPENS = (_LOGS | _TABLES) | frozenset(
     ("builtins.open", "io.open", "codecs.open", "gzip.open", "bz2.open", "zipfile.ZipFile", "tarfile.open")
 )
 _READS = frozenset(("numpy.load", "torch.load", "pandas.read_csv", "joblib.load", "pandas.read_json"))
@@ -51,7 +53,7 @@ class Files:
         self.contexts: dict[Site, None] = {}
         self.fetching: dict[Site, None] = {}  # what makes a data set, and fetches its files
         self.alone: dict[Site, None] = {}  # what one process calls, and nobody waits for
-        self.shown: dict[Site, None] = {}  # windows, for which the others wait
+        self.shown: dict[Site, None] = {}  # windows and questions, for which the others wait
         self.metrics: dict[Site, None] = {}  # what adds up over processes by itself, where each has all of it
         self.settled: dict[Site, None] = {}  # statements that write a file which something reads
         self.read: list[ast.AST] = []
@@ -101,7 +103,9 @@ class Files:
         elif name.startswith("torchmetrics.") and name.rpartition(".")[2][:1].isupper() and "Collection" not in name:
             self.metrics[site] = None
         elif name in NAMES["disabled_by_mode"]:
-            self.disabled[site] = None
+            modes = [each.value for each in call.keywords if each.arg == "mode"]
+            if not any(isinstance(each, ast.Constant) and each.value == "disabled" for each in modes):
+                self.disabled[site] = None
         elif name == "logging.basicConfig":
             named = [each.value for each in call.keywords if each.arg == "filename"]
             self.opened.update({self.places.site(each, module): None for each in named})
@@ -109,9 +113,9 @@ class Files:
             given = call.args[1 if name else 0 :] or [each.value for each in call.keywords if each.arg == "mode"]
             letters, known = self._letters(given[0] if given else None, module)
             asked = dotted(given[0]) if given else None  # by which a file may be read as well
-            either = bool(asked and name) and ("r" in letters or not known)
+            either = bool(asked and name) and ("r" in letters or not known) and name not in _TABLES
             if name in _LOGS or letters & _WRITING_MODES or either:
-                self._open(call, module, name, both="+" in letters)
+                self._open(call, module, name, both="+" in letters or name in _TABLES)
                 if either:
                     self.told.update({self.places.site(each, module): asked or "" for each in call.args[:1]})
             elif not steps:
@@ -135,6 +139,8 @@ class Files:
             or (method or name.rpartition(".")[2]) in NAMES["writing_methods"]
         ):
             self._make(call, module)
+            if name in NAMES["asks_user"]:
+                self.shown[site] = None
         elif (method and _moves(call, parent)) or (name in NAMES["clock"] and not steps and self._tells(call, module)):
             self.made[func] = None
         elif name in NAMES["entropy"] and (name.startswith(("os.", "secrets.")) or not (call.args or call.keywords)):

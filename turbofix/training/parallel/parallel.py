@@ -9,7 +9,7 @@ from dataclasses import replace
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
-from turbofix.domain.values import Const, members
+from turbofix.domain.values import Const, Unknown, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
@@ -55,6 +55,12 @@ _DRAWING = {
     "numpy": regex(r"\b(np|numpy)\.random\.(?!seed\()"),
     "random": regex(r"(?<![\w.])random\.(random|shuffle|sample|choices?|randint|uniform|randrange|gauss)\("),
 }
+_DRAWS = regex(
+    r"torch\.(rand|bernoulli|multinomial|normal|poisson)|\.(normal|uniform|bernoulli|random|exponential)_\("
+    r"|\b(np|numpy)\.random\.|(?<![\w.])random\.\w|\br?sample\("
+)
+"""What draws random numbers, but for dropout, which an evaluation is without."""
+_EVALUATES = regex(r"\.eval\(\)|\.train\((mode=)?False\)")
 _BROUGHT = {
     "numpy": regex(
         r"(?m)^\s*(import|from) [^#\n]*\b(numpy|sklearn|scipy|pandas|cv2|skimage|imblearn|librosa|gensim|torchaudio)\b"
@@ -124,7 +130,7 @@ def alike(analysis: Analysis, loop: Site) -> Parallel:
         alone=tuple(files.alone),
         told=tuple(files.told.items()),
         contexts=tuple(files.contexts),
-        indexed=tuple(dict.fromkeys(_indexed(analysis, modules))),
+        indexed=_devices(analysis, modules),
         hiding=tuple(_hiding(analysis, modules)),
         unseeded=tuple(_unseeded(analysis, modules)),
         loggers=tuple(name for name, pattern in _LOGGERS.items() if any(pattern.search(each.text) for each in modules)),
@@ -180,6 +186,8 @@ def _shared_out(  # noqa: PLR0913
     sizes = {size for each in loaders if each.site in sites for size in each.argument("batch_size").values}
     if any(type(size) is int and size % _GPUS for size in sizes):
         return None  # what some numbers of processes could not divide
+    if _is_by_chance(analysis, [each for each in loaders if each.site not in sites and each.role != "unused"]):
+        return None  # each process would evaluate otherwise, and decide otherwise
     counted = totals(analysis, loops[0])
     outer = analysis.facts.loops(analysis.facts.of("backward")[0])[0]
     chosen = replace(
@@ -197,6 +205,24 @@ def _shared_out(  # noqa: PLR0913
     text = dict(whole[0].uses).get(site, ast.unparse(called))
     behind = (places.site(loops[0].node, loops[0].module), text)
     return replace(chosen, buffers=(behind,) if whole[0].normed else ())
+
+
+def _is_by_chance(analysis: Analysis, others: list[Loader]) -> bool:
+    """Whether what else is read, or what layers compute, hangs on random numbers, of which a process has its own."""
+    for each in others:
+        shuffled = each.argument("shuffle")
+        in_order = shuffled.state == "absent" or (shuffled.state == "value" and not any(shuffled.values))
+        if each.dataset.random or each.dataset.kind == "unknown" or not in_order:
+            return True
+    facts, called = analysis.facts, {id(each.node) for each in analysis.facts.of("forward")}
+    scopes: dict[int, ast.AST] = {}
+    for event in facts.levels():
+        frames = facts.frames(event)
+        first = next((index for index, each in enumerate(frames) if id(each.call) in called), len(frames))
+        scopes.update({id(each.scope): each.scope for each in frames[first:]})
+    texts = [module.text for module in analysis.execution.modules.values()]
+    dropped = bool(others) and any("ropout" in each for each in texts) and not any(map(_EVALUATES.search, texts))
+    return dropped or any(_DRAWS.search(ast.unparse(each)) for each in scopes.values())
 
 
 def _apart(analysis: Analysis) -> Iterator[str]:
@@ -268,6 +294,19 @@ def _picks_itself(analysis: Analysis, event: Event) -> bool:
     )
 
 
+def _devices(analysis: Analysis, modules: list[ModuleFile]) -> tuple[tuple[Site, str], ...]:
+    """What may name another GPU than the first, and the files that may hold tensors of it."""
+    found = dict.fromkeys(_indexed(analysis, modules))
+    if any("world_size > 1" in text or "visible" in text for _, text in found):
+        cards = 'map_location={f"cuda:{each}": "cuda:0" for each in range(16)} if world_size > 1 else None'
+        for module in modules:
+            for call in every(ast.Call, module.tree):
+                reads = analysis.facts.offered(call.func, module) == "torch.load" and len(call.args) == 1
+                if reads and not any(each.arg in ("map_location", None) for each in call.keywords):
+                    found[analysis.facts.places.site(call.args[0], module), f"OLD, {cards}"] = None
+    return tuple(found)
+
+
 def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Site, str]]:
     """What may name another GPU than the first, and what it is where a process sees one alone; OLD stands there now."""
     places, first = analysis.facts.places, "0 if world_size > 1 else OLD"
@@ -283,6 +322,8 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
         for added in every(ast.BinOp, module.tree):
             if isinstance(added.left, ast.Constant) and added.left.value == "cuda:":
                 yield places.site(added.right, module), f"str({first.replace('OLD', '(OLD)')})"
+            elif isinstance(added.left, ast.Constant) and added.left.value in ("cuda:%d", "cuda:%s", "cuda:%i"):
+                yield places.site(added.right, module), f"({first})"
         for test in every(ast.Compare, module.tree):  # whether there are so many
             sides = [test.left, *test.comparators]
             if any(isinstance(each, ast.Call) and (dotted(each.func) or "").endswith("device_count") for each in sides):
@@ -348,6 +389,9 @@ def _is_sure(
 ) -> bool:
     """Whether a call is made in every run: under no test, in a function of which that holds as well."""
     function: ast.AST | None = None
+    seeds = [each for given in call.args[:1] for each in members(value_of(analysis, given, module))]
+    if any(isinstance(each, Unknown) for each in seeds):
+        return False  # it may be drawn, which each process would do by itself
     for above in analysis.facts.places.ancestors(call, module):
         of_entry = is_guard(above) and module is analysis.execution.entry
         if isinstance(above, (ast.If, ast.IfExp, ast.Try)) and not of_entry:

@@ -19,7 +19,7 @@ from turbofix.source.site import Site
 from turbofix.training.model import Model, Step
 from turbofix.training.models.idle import LEARNING
 from turbofix.training.objects import Layers, layers_of, method_calls, models_in, outermost
-from turbofix.training.parallel.wrapping import NotWrapped, trains
+from turbofix.training.parallel.wrapping import NotWrapped, is_normed, trains
 from turbofix.training.steps.discarded import is_updated_by
 from turbofix.training.steps.regions import surely_no_grad
 
@@ -69,6 +69,9 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
     for module in analysis.execution.modules.values():
         if (asked := _GRADIENTS.search(module.text)) is not None:
             why = f"`{asked[0]}` gives gradients of parameters that are not those of all processes"
+            raise NotWrapped(why, facts.places.site(module.tree, module))
+        if "fullgraph=True" in module.text and any(is_normed(analysis, each) for each in models):
+            why = "`fullgraph=True` compiles no batch normalisation over processes"
             raise NotWrapped(why, facts.places.site(module.tree, module))
     made = {each.site for each in models}
     for event in outer:
