@@ -133,6 +133,7 @@ class Ranks:
         """Definitions at the head of a file, once: the name of the one that is wanted."""
         done = self.defined.setdefault(at.path, {})
         if wanted not in done:
+            at = self.imports[at.path][1] if at.path in self.imports else at  # where they will stand
             own = {each: self.edit.free_name(each, at) for each in re.findall(r"(?m)^(?:def |class |)\$(\w+)\b", text)}
             done.update(own)
             dotted = {*re.findall(r"\$([a-z]+\.[\w.]*\w)", text), "os.environ"}

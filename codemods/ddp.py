@@ -35,8 +35,8 @@ Use instead
     ``torchrun --nproc-per-node=8 train.py`` starts it on eight GPUs; without torchrun it does what it did. The batch of
     all processes together is the script's, so that its learning rate holds. So are the sums that are printed.
 
-    That is for a loop that does nothing with a batch but to train one model on it and to add up what it shows. All
-    others stay as they are: every process runs the whole script with the same batches and numbers, and lines change
+    That is for a loop that does nothing with a batch but to train one model on it and to add up what it shows, where
+    no evaluation hangs on chance. All others stay as they are: every process runs the whole script with the same batches and numbers, and lines change
     where a loader is made and where a model is called::
 
         train_loader = same(DataLoader)(train_set, batch_size=64, shuffle=True)
@@ -51,20 +51,20 @@ Use instead
     that take figures over a batch or keep them, and losses that are no mean or sum of the rows'. A batch with fewer
     samples than processes is computed whole. Loaders compare some values of each batch in all processes: from the
     first one that differs (a library draws numbers that nobody seeds), all take those of the first process. What
-    comes from no loader is compared in the first calls, which stop with an error where it differs. Every process
-    reads all of the data: this pays where the model is what takes the time.
+    comes from no loader is compared in the first calls, and so are the weights: they stop with an error where those
+    differ. Every process reads all of the data: this pays where the model is what takes the time.
 
     The group starts in front of all imports: what a module does as it is imported is done by the group, too. Each
     process sees one GPU, its own, so that ``"cuda:0"`` is right wherever it stands (``visible(...)`` makes it of what
     an option names), and all go through sets in one order (``PYTHONHASHSEED``). The script's own question whether
     there is a group is answered as for one process.
 
-    ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns. So it is with
-    questions to the user, and with windows: where there are any, the group waits up to a day. The other
-    processes print nothing, and write to nothing what they write to open files, or to a copy of a file that they read
-    as well. Batch normalisation counts over all
-    processes, by ``SyncBatchNorm``, on GPUs; the layers are still of their own classes, for models that ask, and so
-    are those of a model that is saved whole.
+    ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns: a generator
+    that nobody seeds (``once(default_rng)()``), too. So it is with questions to the user, and with windows: where there
+    are any, the group waits up to a day. The other processes print nothing, and write to nothing what they write to
+    open files, or to a copy of a file that they read as well. Batch normalisation counts over all processes, by
+    ``SyncBatchNorm``, on GPUs; the layers are still of their own classes, for models that ask, and so are those of a
+    model that is saved whole.
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes

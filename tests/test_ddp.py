@@ -1097,6 +1097,15 @@ def test_torchrun_ends_all_where_one_is_killed(small: Path) -> None:
     assert "SIGKILL" in done.stderr
 
 
+def test_imports_further_down_are_none_of_the_helpers(small: Path) -> None:
+    text = SMALL.format(count=16, size=4)
+    head, loop = text.split("for epoch", 1)
+    text = f"{head}def train():\n    for epoch" + loop.replace("\n", "\n    ").rstrip(" ")
+    text = rewritten_of(small, text + "\n\nimport sys\nimport types\n\ntrain()\n")
+    for name in ("weakref", "warnings"):
+        assert text.index(f"import {name}\n") < text.index(f"{name}.")
+
+
 def test_a_process_that_ends_by_itself_is_not_waited_for(small: Path) -> None:
     ending = '    import os\n    if os.environ.get("RANK") == "1":\n        raise SystemExit(3)\n    print('
     text = rewritten_of(small, SMALL.replace("    print(", ending).format(count=16, size=4))
