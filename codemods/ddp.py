@@ -36,8 +36,8 @@ Use instead
     all processes together is the script's, so that its learning rate holds. So are the sums that are printed.
 
     That is for a loop that does nothing with a batch but to train one model on it and to add up what it shows, where
-    no evaluation hangs on chance. All others stay as they are: every process runs the whole script with the same batches and numbers, and lines change
-    where a loader is made and where a model is called::
+    no evaluation hangs on chance. All others stay as they are: every process runs the whole script with the same
+    batches and numbers, and lines change where a loader is made and where a model is called::
 
         train_loader = same(DataLoader)(train_set, batch_size=64, shuffle=True)
         loss = criterion(shared(model)(images.to(device)), labels.to(device))
