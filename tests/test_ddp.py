@@ -1097,6 +1097,14 @@ def test_torchrun_ends_all_where_one_is_killed(small: Path) -> None:
     assert "SIGKILL" in done.stderr
 
 
+def test_what_nothing_calls_is_no_reason_to_refuse(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
+    text += "\n\ndef fit(wanted, hidden):\n    for _ in range(3):\n        (hidden - wanted).sum().backward()\n"
+    assert "shared(model)" in rewritten_of(small, text)
+    small.write_text(text + "\n\nfit(x, x.clone().requires_grad_())\n")
+    assert "which model is trained here was not followed" in str(refused(small))
+
+
 def test_imports_further_down_are_none_of_the_helpers(small: Path) -> None:
     text = SMALL.format(count=16, size=4)
     head, loop = text.split("for epoch", 1)

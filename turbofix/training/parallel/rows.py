@@ -13,6 +13,7 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Made, Opaque
 from turbofix.regex import regex
+from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
@@ -63,7 +64,8 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
     if not found:
         raise NotWrapped("no model is seen that its steps train", steps[0].loop.site)
     for event in facts.of("backward"):
-        if not followed & {id(each.node) for each in facts.loops(event)}:
+        reached = _is_named(analysis, facts.frames(event)[0].scope)
+        if reached and not followed & {id(each.node) for each in facts.loops(event)}:
             raise NotWrapped("which model is trained here was not followed", facts.site(event))
     _refuse(analysis, list(trained.values()), {"forward", *found.values()})
     for module in analysis.execution.modules.values():
@@ -96,6 +98,13 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
         if called is not None:
             found[called[0]] = called[1]
     return tuple(sorted(found))
+
+
+def _is_named(analysis: Analysis, scope: ast.AST) -> bool:
+    """Whether a function stands for itself, or anything speaks of it: else nothing calls it."""
+    name, trees = getattr(scope, "name", ""), [module.tree for module in analysis.execution.modules.values()]
+    reads = [each for tree in trees for kind in (ast.Name, ast.Attribute) for each in every(kind, tree)]
+    return not name or any(name in (getattr(each, "id", ""), getattr(each, "attr", "")) for each in reads)
 
 
 def _called(analysis: Analysis, event: Event, loop: ast.AST | None) -> tuple[Site, str] | None:
