@@ -447,6 +447,8 @@ def $leave():
     """Leave the other processes: when all have come to the end, or in a minute; at once where this one has failed."""
     import time
 
+    if not $torch.distributed.is_initialized():  # a worker of its own
+        return
     store = $torch.distributed.distributed_c10d._get_default_store()
     came, latest = store.add("left", 1), time.monotonic() + 60
     while came < $torch.distributed.get_world_size() and time.monotonic() < latest and not hasattr(sys, "last_type"):

@@ -1097,6 +1097,25 @@ def test_torchrun_ends_all_where_one_is_killed(small: Path) -> None:
     assert "SIGKILL" in done.stderr
 
 
+def test_workers_that_are_spawned_leave_no_group(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace("shuffle=True", "num_workers=1, multiprocessing_context='spawn'")
+    head, loop = text.split("torch.manual_seed(0)", 1)
+    loop = 'if __name__ == "__main__":' + loop.replace("\n", "\n    ").rstrip(" ")
+    text = rewritten_of(small, head + loop.replace("range(3)", "range(1)"))
+    assert "atexit.register(leave)" in text
+    small.write_text(text)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", small.name]
+    done = subprocess.run(command, cwd=small.parent, capture_output=True, text=True, timeout=100, check=True)
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_bar_that_something_holds_is_shown_once(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import torch\nfrom tqdm import tqdm, trange\n", 1)
+    text = text.replace("for epoch", "bar = tqdm if device == 'cpu' else trange\nfor epoch")
+    text = text.replace("in loader", "in bar(loader)")
+    assert "bar(loader, disable=rank > 0)" in rewritten_of(small, text)
+
+
 def test_what_nothing_calls_is_no_reason_to_refuse(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
     text += "\n\ndef fit(wanted, hidden):\n    for _ in range(3):\n        (hidden - wanted).sum().backward()\n"

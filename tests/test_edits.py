@@ -822,6 +822,11 @@ NAMED = {
         "datetime.timedelta",
         "from datetime import timedelta\nfrom datetime import datetime\n\nimport torch\ntimedelta\n",
     ),
+    "another package's thing of its name": (
+        "from absl import logging\n\nimport torch\nHERE\n",
+        "logging.disable",
+        "from logging import disable\n\nfrom absl import logging\n\nimport torch\ndisable\n",
+    ),
     "a class attribute is no global": (
         "import torch\nclass A:\n    os = 1\n    def f(self):\n        return HERE\n",
         "os.x",

@@ -368,8 +368,8 @@ def named(tree: Tree, dotted: str, site: Site, module: str | None) -> tuple[str,
         bound = dotted[len(module) + 1 :].partition(".")[0]
         target, text, spelled = f"{module}.{bound}", f"from {module} import {bound}", dotted[len(module) + 1 :]
     parent, _, last = dotted.rpartition(".")
-    own = {each.target for each in names.bindings if each.name == top}
-    apart = own <= {top, f"{top}.{top}"} and names.taken(top, top, place)  # `from datetime import datetime`
+    own = {(each.target or "").rpartition(".")[2] for each in names.bindings if each.name == top}
+    apart = own <= {top} and names.taken(top, top, place)  # `from datetime import datetime`, `from absl import logging`
     if module is None and parent == top and apart:
         bound, target, text, spelled = last, dotted, f"from {parent} import {last}", last
     if names.taken(bound, target, place):

@@ -10,7 +10,7 @@ import ast
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
-from turbofix.domain.values import Const, members
+from turbofix.domain.values import Const, External, members
 from turbofix.library.tables import BARS, NAMES
 from turbofix.regex import regex
 from turbofix.source.answers import every
@@ -22,6 +22,7 @@ from turbofix.training.parallel.sharing import value_of
 from turbofix.training.script import is_guard
 
 _BARS = BARS | NAMES["progress"]
+_NAMES_BAR = regex(r"tqdm|range|bar|progress")
 _LOGS = frozenset(("logging.FileHandler", "logging.handlers.RotatingFileHandler", "loguru.logger.add"))
 _TABLES = frozenset(("h5py.File", "pandas.HDFStore"))
 """What can be written into a file alone, and not into nothing."""
@@ -90,6 +91,10 @@ class Files:
 
     def _look(self, call: ast.Call, module: ModuleFile, *, steps: bool) -> None:
         name = self.analysis.facts.offered(call.func, module) or ""
+        if not name and _NAMES_BAR.search(dotted(call.func) or ""):  # one of several, that something holds
+            held = members(value_of(self.analysis, call.func, module))
+            bars = [each.qualname for each in held if isinstance(each, External) and each.qualname in _BARS]
+            name = bars[0] if bars else ""
         method = call.func.attr if isinstance(call.func, ast.Attribute) and not name else ""
         method = "" if method in self.own else method
         site, func = self.places.site(call, module), self.places.site(call.func, module)
