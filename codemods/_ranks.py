@@ -197,7 +197,9 @@ class Ranks:
             edit.replace(site, f"{self.define(site, 'first', FIRST)}({edit.text(site)})")
         for site in plan.settled:
             there = f"{self.word('world_size', site)} > 1 and {edit.name('torch.distributed.is_initialized', site)}()"
-            self.after(site, f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()")
+            wait = f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()"
+            tried = site.kind == "Try"  # what fails in one process alone
+            self.after(site, *(("finally:", *(f"    {each}" for each in wait)) if tried else wait))
         for site in plan.both:
             edit.replace(site, f"{self.define(site, 'own_file', OWN_FILE)}({edit.text(site)})")
         for site in plan.opened:

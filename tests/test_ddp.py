@@ -1116,6 +1116,41 @@ def test_a_bar_that_something_holds_is_shown_once(small: Path) -> None:
     assert "bar(loader, disable=rank > 0)" in rewritten_of(small, text)
 
 
+@pytest.mark.parametrize("limit", ["time.time() - start > 60", "passed > 60"])
+def test_a_limit_of_time_is_one_for_all(limit: str, small: Path) -> None:
+    """Else one process stops, and saves, while the others wait for it in their next step."""
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import time\n\nimport torch\n", 1)
+    text = text.replace("for epoch", "start = time.time()\nfor epoch").replace(
+        "        loss =", "        LIMIT\n        loss ="
+    )
+    stops = "passed = time.time() - start\n        if LIMIT:\n            break".replace("LIMIT", limit)
+    found = rewritten_of(small, text.replace("LIMIT", stops))
+    assert "start = once(time.time)()" in found
+    assert "once(time.time)() - start" in found
+    found = rewritten_of(small, text.replace("LIMIT", stops.replace("break", "print(epoch)")))
+    assert "start = time.time()" in found
+    assert "passed = time.time() - start" in found
+
+
+def test_what_may_fail_in_one_process_is_waited_for_behind(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import json\nimport os\n\nimport torch\n", 1)
+    text += """\
+try:
+    with open("kept/there.json", "w") as file:
+        json.dump([1], file)
+except OSError:
+    print("not kept")
+if os.path.exists("kept/there.json"):
+    print(json.load(open("kept/there.json")))
+"""
+    small.write_text(rewritten_of(small, text))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert ran.out[0].split()[-2:] == ["not", "kept"]
+    (small.parent / "kept").mkdir()
+    assert launcher.run(small).out[0].split()[-1] == "[1]"
+
+
 def test_what_nothing_calls_is_no_reason_to_refuse(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
     text += "\n\ndef fit(wanted, hidden):\n    for _ in range(3):\n        (hidden - wanted).sum().backward()\n"

@@ -14,14 +14,15 @@ from turbofix.domain.values import Const, External, members
 from turbofix.library.tables import BARS, NAMES
 from turbofix.regex import regex
 from turbofix.source.answers import every
-from turbofix.source.names import dotted, reads_of
+from turbofix.source.names import dotted, reads_of, targets_of
 from turbofix.source.nodes import walk
-from turbofix.source.places import FUNCTIONS
+from turbofix.source.places import FUNCTIONS, LOOPS
 from turbofix.source.site import Site
 from turbofix.training.parallel.sharing import value_of
 from turbofix.training.script import is_guard
 
 _BARS = BARS | NAMES["progress"]
+_STOPWATCHES = frozenset(("time.perf_counter", "time.monotonic", "time.process_time"))
 _NAMES_BAR = regex(r"tqdm|range|bar|progress")
 _LOGS = frozenset(("logging.FileHandler", "logging.handlers.RotatingFileHandler", "loguru.logger.add"))
 _TABLES = frozenset(("h5py.File", "pandas.HDFStore"))
@@ -87,7 +88,20 @@ class Files:
         self.made = {each: None for each in self.made if not any(_is_in(each, one) for one in alone)}
         for statement, module, path in self.written:
             if any(_may_be_one(path, each) for each in self.read):
-                self.settled[self.places.site(statement, module)] = None
+                self.settled[self.places.site(self._attempt(statement, module), module)] = None
+
+    def _attempt(self, statement: ast.stmt, module: ModuleFile) -> ast.stmt:
+        """The ``try`` around a statement that writes, which may fail in the one process that does; or that itself."""
+        below: ast.AST = statement
+        for above in self.places.ancestors(statement, module):
+            if isinstance(above, (*FUNCTIONS, *LOOPS, ast.ClassDef)):
+                break
+            if isinstance(above, ast.Try) and below in above.body:
+                inside = {id(each) for each in walk(above)}
+                plain = above.handlers and not above.finalbody and not any(id(each) in inside for each in self.read)
+                return above if plain else statement
+            below = above
+        return statement
 
     def _look(self, call: ast.Call, module: ModuleFile, *, steps: bool) -> None:
         name = self.analysis.facts.offered(call.func, module) or ""
@@ -146,7 +160,11 @@ class Files:
             self._make(call, module)
             if name in NAMES["asks_user"]:
                 self.shown[site] = None
-        elif (method and _moves(call, parent)) or (name in NAMES["clock"] and not steps and self._tells(call, module)):
+        elif (
+            (method and _moves(call, parent))
+            or (name in NAMES["clock"] and not steps and self._tells(call, module))
+            or (name in NAMES["clock"] | _STOPWATCHES and self._decides(call, module))
+        ):
             self.made[func] = None
         elif name in NAMES["entropy"] and (name.startswith(("os.", "secrets.")) or not (call.args or call.keywords)):
             self.made[func] = None  # all go on with the generator of the first process, and its numbers
@@ -184,6 +202,28 @@ class Files:
             return isinstance(parent, (ast.Call, ast.FormattedValue))
         return not self._is_start(parent, module)
 
+    def _decides(self, call: ast.Call, module: ModuleFile) -> bool:
+        """Whether it hangs on what a clock says, now or later, what else is done: processes would disagree."""
+        statement = self.places.statement(call, module)
+        scope: ast.AST = self.places.scope(call, module)
+        told = {dotted(each) or "" for each in targets_of(statement or call)}
+        if any("." in each for each in told):  # other methods may read it
+            scope = module.tree
+        kept = [each for each in walk(scope) if isinstance(each, (ast.Assign, ast.AnnAssign, ast.AugAssign))]
+        for _ in range(3):
+            for setting in kept:
+                if told & _names_in(setting.value):
+                    told |= {dotted(target) or "" for target in targets_of(setting)}
+        told.discard("")
+        for each in walk(scope):
+            test = each.test if isinstance(each, (ast.If, ast.While)) else None
+            if isinstance(each, ast.Return) and isinstance(each.value, ast.Compare):
+                test = each.value
+            hangs = test is not None and (told & _names_in(test) or any(one is call for one in walk(test)))
+            if hangs and not (isinstance(each, ast.If) and _only_shows(each)):
+                return True
+        return False
+
     def _is_start(self, parent: ast.AST | None, module: ModuleFile) -> bool:
         """Whether a time is kept, or taken, for the difference to another one."""
         target = parent.targets[0] if isinstance(parent, ast.Assign) else None
@@ -217,6 +257,24 @@ class Files:
                 self.opened[self.places.site(each, module)] = None
         elif isinstance(call.func, ast.Attribute):
             self.receivers[self.places.site(call.func.value, module)] = None
+
+
+def _names_in(node: ast.AST | None) -> set[str]:
+    """The variables and attributes that an expression reads."""
+    return {dotted(each) or "" for each in walk(node) if isinstance(each, (ast.Name, ast.Attribute))} if node else set()
+
+
+def _only_shows(node: ast.If) -> bool:
+    """Whether what hangs on a test is no more than what is printed, and when that was."""
+    inside = [one for each in (*node.body, *node.orelse) for one in walk(each)]
+    ends = any(isinstance(each, (ast.Break, ast.Continue, ast.Return, ast.Raise)) for each in inside)
+    shown = {id(one) for each in inside if isinstance(each, ast.Call) and _shows(each) for one in walk(each)}
+    calls = [each for each in inside if isinstance(each, ast.Call) and id(each) not in shown]
+    return not ends and all("time" in (dotted(each.func) or "") for each in calls)
+
+
+def _shows(call: ast.Call) -> bool:
+    return _SHOWS.search((dotted(call.func) or "").rpartition(".")[2]) is not None
 
 
 def _is_in(inner: Site, outer: Site) -> bool:
