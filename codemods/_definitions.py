@@ -66,6 +66,12 @@ def $apart():
     return $torch.random.fork_rng([$torch.cuda.current_device()] if $torch.cuda.is_available() else [])
 
 
+def $numbers():
+    """How far the generators are that a model draws from."""
+    cards = [$torch.cuda.get_rng_state()] if $torch.cuda.is_available() else []
+    return [each.numpy().tobytes() for each in ($torch.get_rng_state(), *cards)]
+
+
 @$contextlib.contextmanager
 def $sharing():
     """No call inside of one that is shared is shared itself, whichever file makes it."""
@@ -106,7 +112,8 @@ def $tried(model, owner, given, form):
     args, kwargs = $torch.utils._pytree.tree_unflatten(given, form)
     held, modules, numpy = [*owner.parameters(), *owner.buffers()], [*owner.modules()], $sys.modules.get("numpy")
     parts = [part for one in modules for part in (vars(one), one._buffers, *vars(one).values())]
-    states = [(each, each.copy()) for each in parts if type(each) in (list, dict, type(modules[0]._buffers))]
+    kinds = list, dict, type(modules[0]._buffers), type(modules[0]._forward_hooks)
+    states = [(each, each.copy()) for each in parts if type(each) in kinds]
     before = {id(each) for _, was in states for each in $torch.utils._pytree.tree_leaves([*$values(was)])}
     old, chance = [each.detach().clone() for each in held], ($random.getstate(), numpy and numpy.random.get_state())
     for each in modules:
@@ -262,8 +269,6 @@ def $shared(model):
     owner = getattr(model, "__self__", model)
     trained = [each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()]
     fresh = [each for each in trained if $averaged.get(id(each), type(None))() is not each]
-    if fresh and not $averaged:
-        $own.manual_seed($torch.initial_seed() % 2**63)
     for parameter in fresh:
         first, hooks = parameter.register_hook($average).id, parameter._backward_hooks
         hooks.update({each: hooks.pop(each) for each in [*hooks] if each != first})  # what else sees it comes later
@@ -301,24 +306,30 @@ def $shared(model):
             return model(*args, **kwargs)
         axis, dims, ways, common = known[-1]
         rows = $rows_of(given, axis)
-        parts = [each if dim is None else $Part.apply(each, dim, rows) for each, dim in zip(given, dims)]
-        own_args, own_kwargs = $torch.utils._pytree.tree_unflatten(parts, form)
+        $own.manual_seed(int($torch.get_rng_state().view($torch.int64).sum()) % 2**63)  # by the script's own seeds
         seed, lengths = int($torch.randint(2**31, (), generator=$own, device="cpu")) + (0 if common else $rank), $rank
+        drew = False
         try:
             if any(each._forward_hooks for each in modules):
                 raise ValueError("a hook is to see the batch")
+            parts = [each if dim is None else $Part.apply(each, dim, rows) for each, dim in zip(given, dims)]
+            own_args, own_kwargs = $torch.utils._pytree.tree_unflatten(parts, form)
             with $apart(), $sharing():
                 $torch.manual_seed(seed)
+                before = $numbers()
                 values, form = $torch.utils._pytree.tree_flatten(model(*own_args, **own_kwargs))
+                drew = $numbers() != before
             shapes = [(way, each.shape) for each, way in zip(values, ways) if $torch.is_tensor(each)]
             shapes = [n / rows[$rank] if at == way else n for way, shape in shapes for at, n in enumerate(shape)]
-            lengths = hash(tuple(shapes))
+            lengths = hash((drew, *shapes))
         except Exception:  # some rows are not what it takes
             pass
         if not $agree(lengths):
             known.append(None)
             $warned(owner)
             return model(*args, **kwargs)
+        if drew:
+            $torch.rand(())  # so that the next call draws others
         if own_norms and owner.training:  # all go on with the figures of the first process
             for buffer in owner.buffers():
                 $torch.distributed.broadcast(buffer, 0)

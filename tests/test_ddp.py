@@ -333,6 +333,12 @@ HANGING = {
     "a state made beforehand": "return super().forward(x + self.hidden[: len(x)])",
     "weights that are asked for": "return super().forward(self.bounded(x.argmax(1)))",
     "a list that is made anew": "self.memory = [x.mean(1)]\nreturn super().forward(x)",
+    "hooks that it sets up": (
+        "if not hasattr(self, 'hooked'):\n"
+        "    self.hooked = self.normed.register_forward_hook(lambda *_: self.calls.append(0))\n"
+        "self.calls.clear()\n"
+        "return self.normed(super().forward(x)) * len(self.calls)"
+    ),
     "each against each": "kept = super().forward(x)\nreturn kept @ kept.t()",
     "one sample after another": "return torch.stack([super(Net, self).forward(each) for each in x]).roll(1, 0)",
 }
@@ -668,6 +674,10 @@ def test_a_run_is_named_by_the_process_that_begins_it(small: Path) -> None:
     run = "with mlflow.start_run(run_name=str(datetime.now())):\n    "
     text = rewritten_of(small, text.replace("    print(", "    " + run + "    print("))
     assert "start_run(run_name=str(datetime.now())) if rank == 0 else contextlib.nullcontext():" in text
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import mlflow\nimport torch\n", 1)
+    run = "    with mlflow.start_run(run_name='a') as run:\n        print(run.info.run_id, "
+    text = rewritten_of(small, text.replace("    print(", run))
+    assert "with once(mlflow.start_run)(run_name='a') as run:" in text
 
 
 def test_what_a_project_s_own_function_writes_is_written_there(small: Path) -> None:
@@ -679,6 +689,13 @@ def test_what_a_project_s_own_function_writes_is_written_there(small: Path) -> N
     assert "mlflow.log_param('model', 'small')" in rewritten(small)
     small.with_name("mlflow.py").unlink()
     assert "once(mlflow.log_param)('model', 'small')" in rewritten(small)
+    small.with_name("utils.py").write_text("import torch\n\n\ndef save(x):\n    torch.save(x, 'x.pt')\n")
+    text = SMALL.format(count=16, size=4).replace(
+        "import torch\n", "import utils\nimport torch\nfrom PIL import Image\n", 1
+    )
+    found = rewritten_of(small, text + "utils.save(x)\nim = Image.fromarray(x.numpy())\nim.save('x.png', 'png')\n")
+    assert "\nutils.save(x)\n" in found
+    assert "\nonce(im.save)('x.png', 'png')\n" in found
 
 
 NAMED = {
@@ -1149,6 +1166,47 @@ if os.path.exists("kept/there.json"):
     assert ran.out[0].split()[-2:] == ["not", "kept"]
     (small.parent / "kept").mkdir()
     assert launcher.run(small).out[0].split()[-1] == "[1]"
+
+
+def test_noise_follows_the_seeds_of_the_script(small: Path, launcher: ranks.Server) -> None:
+    """A figure that is always taken with the same noise, to compare it, is so by several processes as well."""
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
+    text = text.replace("= Net()", "= Noisy()").replace("class Spread(", f"{NOISE}class Spread(", 1)
+    asked = "for seed in (1, 1, 2):\n    torch.manual_seed(seed)\n"
+    asked += "    print(*(round(shared(model)(x[:8]).sum().item(), 4) for _ in range(2)))\n"
+    small.write_text(rewritten_of(small, text) + asked)
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    one, again, other = (line.split() for line in ran.out[0].splitlines()[-3:])
+    assert one == again != other
+    assert one[0] != one[1]
+
+
+NOISE = """\
+class Noisy(Net):
+    def forward(self, x):
+        return super().forward(x + torch.randn_like(x))
+
+
+"""
+
+
+def test_a_state_of_another_size_is_computed_whole(small: Path, launcher: ranks.Server) -> None:
+    """What was as long as the batch in the first calls is not so later on."""
+    text = TRAINING.replace(
+        "STEP\n", "loss = F.cross_entropy(model(a, state), b)\n        state = 1 + 0 * a[:, :3]\n", 1
+    )
+    text = text.replace("loss =", "state = state[:1] if epoch else torch.zeros(8, 3)\n        loss =", 1)
+    layers = "class Kept(Net):\n    def forward(self, x, state):\n        return super().forward(x) + state\n\n\n"
+    text = (
+        text.replace("= Net()", "= Kept()").replace("class Spread(", f"{layers}class Spread(", 1).replace("COUNT", "24")
+    )
+    small.write_text(text)
+    ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
+    small.write_text(rewritten(small))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
 
 
 def test_what_nothing_calls_is_no_reason_to_refuse(small: Path) -> None:

@@ -822,6 +822,11 @@ NAMED = {
         "datetime.timedelta",
         "from datetime import timedelta\nfrom datetime import datetime\n\nimport torch\ntimedelta\n",
     ),
+    "a file of the project passes it on": (
+        "from ..config import nn, torch\nHERE\n",
+        "torch.distributed.barrier",
+        "from ..config import nn, torch\ntorch.distributed.barrier\n",
+    ),
     "another package's thing of its name": (
         "from absl import logging\n\nimport torch\nHERE\n",
         "logging.disable",

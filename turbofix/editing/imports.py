@@ -116,6 +116,9 @@ class Names:
             case ast.ImportFrom():
                 for alias in node.names:
                     module = node.module if node.level == 0 else None
+                    if alias.name == "torch":  # which a file of the project passes on
+                        bind(alias.asname or "torch", "torch", "torch")
+                        continue
                     bind(alias.asname or alias.name, f"{module}.{alias.name}" if module else None, module)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 bind(node.name)

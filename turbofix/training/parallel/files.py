@@ -64,7 +64,8 @@ class Files:
         trees = [module.tree for module in analysis.execution.modules.values()]
         functions = {each.name for tree in trees for each in every(ast.FunctionDef, tree)}
         classes = [each for tree in trees for each in every(ast.ClassDef, tree)]
-        self.own = functions  # what writes in there is found there
+        methods = {one.name for each in classes for one in each.body if isinstance(one, ast.FunctionDef)}
+        self.own, self.methods = functions, methods  # what writes in there is found there
         paths = [module.path for module in analysis.execution.modules.values()]
         self.project = {each.stem for each in paths} | {each.parent.name for each in paths}
         self.made_here = functions | {each.name for each in classes if "def __init__" in ast.unparse(each)}
@@ -110,7 +111,7 @@ class Files:
             bars = [each.qualname for each in held if isinstance(each, External) and each.qualname in _BARS]
             name = bars[0] if bars else ""
         method = call.func.attr if isinstance(call.func, ast.Attribute) and not name else ""
-        method = "" if method in self.own else method
+        method = "" if method in (self.own if _is_of_module(call, module) else self.methods) else method
         site, func = self.places.site(call, module), self.places.site(call.func, module)
         parent = self.places.parent(call, module)
         if name.partition(".")[0] in self.project:
@@ -141,7 +142,7 @@ class Files:
                 self.read += call.args[:1] if name else [call.func]
         elif name in _READS or method in ("read_text", "read_bytes"):
             self.read += call.args[:1] if name else [call.func]
-        elif name in NAMES["writes"] and isinstance(parent, ast.withitem):
+        elif name in NAMES["writes"] and isinstance(parent, ast.withitem) and parent.optional_vars is None:
             self.contexts[site] = None
         elif name == "matplotlib.pyplot.show" and isinstance(parent, ast.Expr):
             self._make(call, module)
@@ -275,6 +276,14 @@ def _only_shows(node: ast.If) -> bool:
 
 def _shows(call: ast.Call) -> bool:
     return _SHOWS.search((dotted(call.func) or "").rpartition(".")[2]) is not None
+
+
+def _is_of_module(call: ast.Call, module: ModuleFile) -> bool:
+    """Whether what is called may be a file's own function, by a name that the file's is imported as."""
+    brought = [one for each in every(ast.Import, module.tree) for one in each.names]
+    brought += [one for each in every(ast.ImportFrom, module.tree) for one in each.names]
+    names = {one.asname or one.name.partition(".")[0] for one in brought}
+    return (dotted(call.func) or "").partition(".")[0] in names
 
 
 def _is_in(inner: Site, outer: Site) -> bool:
