@@ -808,6 +808,7 @@ FETCHED = {
     "numpy.random.default_rng()": "once(numpy.random.default_rng)()",
     "numpy.random.default_rng(1)": "numpy.random.default_rng(1)",
     "os.urandom(4)": "once(os.urandom)(4)",
+    "matplotlib.pyplot.pause(5)": "once(matplotlib.pyplot.pause)(5)",
 }
 
 
@@ -815,7 +816,9 @@ FETCHED = {
 def test_one_process_fetches_data_before_the_others_read_them(call: str, small: Path) -> None:
     text = SMALL.format(count=16, size=4)
     brought = "from urllib.request import urlretrieve\n\nfrom sklearn.datasets import fetch_california_housing\n"
-    brought += "from torchvision.datasets import MNIST\nimport skimage.io\nimport numpy\nimport os\n"
+    brought += (
+        "from torchvision.datasets import MNIST\nimport skimage.io\nimport numpy\nimport os\nimport matplotlib.pyplot\n"
+    )
     text = text.replace("import torch\n", f"{brought}import torch\n", 1)
     small.write_text(text.replace("model =", f"def fetched():\n    return {call}\n\n\ndata = fetched()\nmodel =", 1))
     assert f"    return {FETCHED[call]}\n" in rewritten(small)
@@ -1207,6 +1210,15 @@ def test_a_state_of_another_size_is_computed_whole(small: Path, launcher: ranks.
     ran = launcher.run(small)
     assert not ran.error, ran.error
     assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
+
+
+def test_a_torch_that_may_not_be_there_is_torch(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
+    head, rest = text.split("\n\n", 1)
+    tried = "try:\n    " + head.replace("\n", "\n    ") + "\nexcept ImportError:\n    torch = None\n\n"
+    found = rewritten_of(small, tried + rest + "torch.save(model, 'model.pt')\n")
+    assert "once(torch.save)(model, 'model.pt')" in found
+    assert "\nimport torch\n" not in found
 
 
 def test_what_nothing_calls_is_no_reason_to_refuse(small: Path) -> None:

@@ -375,6 +375,10 @@ class Facts:
         found = members(self.evaluate(node, (Frame(owner, module, node, None, ()),)))
         if not found and isinstance(node, ast.Name) and not self.bindings.writes(module.tree, node.id):
             return f"builtins.{node.id}" if node.id in vars(builtins) else None
+        if len(found) > 1 and node is not root:  # `except ImportError: torch = None`
+            there = members(self.evaluate(root, (Frame(owner, module, root, None, ()),)))
+            missing = any(isinstance(each, Const) and each.value is None for each in there)
+            found = tuple(each for each in found if isinstance(each, External)) if missing else found
         (only,) = found if len(found) == 1 else (None,)
         return canonical(only.qualname) if isinstance(only, External) else None
 

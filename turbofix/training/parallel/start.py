@@ -32,7 +32,8 @@ def last_import(module: ModuleFile) -> tuple[ast.stmt, ast.stmt] | None:
     """
     known: tuple[ast.stmt, ast.stmt] | None = None
     for each, following in itertools.pairwise(module.tree.body):
-        if isinstance(each, (ast.Import, ast.ImportFrom)):
+        tried = each.body if isinstance(each, ast.Try) else [each]  # what may not be there
+        if any(isinstance(one, (ast.Import, ast.ImportFrom)) for one in tried):
             known = each, following
         elif isinstance(each, (*FUNCTIONS, ast.ClassDef)):
             break
