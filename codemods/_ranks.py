@@ -243,11 +243,11 @@ class Ranks:
         own = plan.owner is None
         environ, executable = edit.name("os.environ", at), edit.name("sys.executable", at)
         begin, given = edit.name("os.execv", at), edit.name("sys.orig_argv", at)
-        words = ("WORLD_SIZE", "PYTHONHASHSEED", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "RANK", "__mp_main__", "0")
-        size, hashes, local, seen, rank, worker, zero = (edit.quoted(each, at) for each in words)
+        words = ("WORLD_SIZE", "PYTHONHASHSEED", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "RANK", "__main__", "0")
+        size, hashes, local, seen, rank, script, zero = (edit.quoted(each, at) for each in words)
         gpus, seed = edit.free_name("gpus", at), edit.free_name("shared_seed", at)
         lines = [
-            f"if int({environ}.get({size}, 1)) > 1 and __name__ != {worker}:  # one of torchrun's processes",
+            f"if int({environ}.get({size}, 1)) > 1 and __name__ == {script}:  # one of torchrun's processes",
             f"    if {hashes} not in {environ}:  # of which all are to go through sets in one order",
             f"        {environ}[{hashes}] = {zero}",
             f"        {begin}({executable}, [{executable}, *{given}[1:]])",

@@ -1221,6 +1221,17 @@ def test_a_torch_that_may_not_be_there_is_torch(small: Path) -> None:
     assert "\nimport torch\n" not in found
 
 
+def test_a_script_that_is_imported_again_has_its_group_already(small: Path, launcher: ranks.Server) -> None:
+    small.with_name("study.py").write_text("def study():\n    from small import SIZE\n\n    return SIZE\n")
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import torch\nfrom study import study\n", 1)
+    head, loop = text.split("torch.manual_seed(0)", 1)
+    loop = 'SIZE = 4\n\nif __name__ == "__main__":' + loop.replace("\n", "\n    ").rstrip(" ")
+    small.write_text(rewritten_of(small, head + loop + "    print(study())\n"))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert ran.out[0].split()[-1] == "4"
+
+
 def test_what_nothing_calls_is_no_reason_to_refuse(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
     text += "\n\ndef fit(wanted, hidden):\n    for _ in range(3):\n        (hidden - wanted).sum().backward()\n"
