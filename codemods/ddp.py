@@ -32,7 +32,8 @@ Use instead
             for images, labels in train_loader:
                 loss = criterion(ddp_model(images.to(device)), labels.to(device))
 
-    ``torchrun --nproc-per-node=8 train.py`` starts it on eight GPUs; without torchrun it does what it did. The batch of
+    ``torchrun --nproc-per-node=8 train.py`` starts it on eight GPUs; without torchrun it does what it did. Where an
+    option of the script begins as one of torchrun's does (``--log``, ``--n``), write ``-- train.py``. The batch of
     all processes together is the script's, so that its learning rate holds. So are the sums that are printed.
 
     That is for a loop that does nothing with a batch but to train one model on it and to add up what it shows, where

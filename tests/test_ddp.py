@@ -716,6 +716,7 @@ NAMED = {
     ),
     "there = torch.distributed.is_initialized()": "there = False",
     "Batch.cuda(model)": "Batch.cuda(model)",
+    "model.cuda(*[number])": "model.cuda(*[number])",
     "model.cuda(number)": "model.cuda(0 if world_size > 1 else number)",
     "there = torch.cuda.device_count() >= number + 1": (
         "there = torch.cuda.device_count() >= (0 if world_size > 1 else number) + 1"

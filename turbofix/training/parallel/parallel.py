@@ -338,13 +338,14 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
             if analysis.facts.offered(call.func, module) == "torch.distributed.is_initialized":
                 yield places.site(call, module), "False"  # each process does what one would do alone
             name = dotted(call.func) or ast.unparse(call.func)
-            if name == "torch.device" and len(call.args) == 1:
+            if name == "torch.device" and len(call.args) == 1 and not isinstance(call.args[0], ast.Starred):
                 for each in _chosen(analysis, call.args[0], module):
                     yield places.site(each, module), "visible(OLD)"
             takes = {"torch.cuda.set_device": 0, "torch.device": 0 if len(call.args) == 1 else 1}
             at = 0 if name.endswith((".cuda", "'cuda:{}'.format")) and len(call.args) == 1 else takes.get(name)
             of_class = name.rpartition(".")[0].rpartition(".")[2] in classes  # whose argument is what it moves
-            given = call.args[at] if at is not None and len(call.args) > at and not of_class else None
+            plain = len(call.args) > (at or 0) and not any(isinstance(each, ast.Starred) for each in call.args)
+            given = call.args[at] if at is not None and plain and not of_class else None
             counts = isinstance(given, ast.Constant) and type(given.value) is int and given.value > 0
             if counts or (given is not None and not isinstance(given, ast.Constant) and (at or name != "torch.device")):
                 yield places.site(given, module), first  # type: ignore[arg-type]
