@@ -215,9 +215,9 @@ class Ranks:
             others = f"{silent}({place if place != 'None' else ''})"
             edit.replace(site, f"{edit.text(site)} if {self.define(site, 'alone', ALONE)}() else {others}")
         for site in plan.disabled:
-            old = edit.call(site).value("mode")
+            mode = grouped(edit.call(site).value("mode") or "None")
             off = edit.quoted("disabled", site)
-            edit.argument(site, "mode", f"{old} if {self.word('rank', site)} == 0 else {off}")
+            edit.argument(site, "mode", f"{mode} if {self.word('rank', site)} == 0 else {off}")
         for site in plan.contexts:
             others = f"{edit.name('contextlib.nullcontext', site)}()"
             edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else {others}")

@@ -707,6 +707,7 @@ NAMED = {
     'torch.device("cuda", number)': 'torch.device("cuda", 0 if world_size > 1 else number)',
     "torch.device(config['gpu'])": "torch.device(visible(config['gpu']))",
     "torch.device(text)": "torch.device(text)",
+    "torch.device(config['gpu'] or 'cpu')": "torch.device(visible(config['gpu']) or 'cpu')",
     "torch.cuda.set_device(number)": "torch.cuda.set_device(0 if world_size > 1 else number)",
     "model.cuda(0)": "model.cuda(0)",
     "torch.device('cuda:%d' % number)": "torch.device('cuda:%d' % (0 if world_size > 1 else number))",
@@ -1231,6 +1232,13 @@ def test_a_script_that_is_imported_again_has_its_group_already(small: Path, laun
     ran = launcher.run(small)
     assert not ran.error, ran.error
     assert ran.out[0].split()[-1] == "4"
+
+
+def test_a_tracker_s_mode_is_an_operand(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import torch\nimport wandb\n", 1)
+    text = text.replace("model =", "wandb.init(mode='online' if device == 'cuda' else 'disabled')\nmodel =", 1)
+    text = rewritten_of(small, text)
+    assert "mode=('online' if device == 'cuda' else 'disabled') if rank == 0 else \"disabled\")" in text
 
 
 def test_what_nothing_calls_is_no_reason_to_refuse(small: Path) -> None:

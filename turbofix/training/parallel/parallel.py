@@ -356,6 +356,9 @@ def _chosen(analysis: Analysis, device: ast.expr, module: ModuleFile) -> Iterato
     if isinstance(device, ast.IfExp):
         yield from _chosen(analysis, device.body, module)
         yield from _chosen(analysis, device.orelse, module)
+    elif isinstance(device, ast.BoolOp):
+        for each in device.values:
+            yield from _chosen(analysis, each, module)
     elif isinstance(device, (ast.Name, ast.Attribute, ast.Subscript)):
         held = members(value_of(analysis, device, module))
         if not held or not all(isinstance(each, Const) for each in held):
