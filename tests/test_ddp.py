@@ -561,6 +561,12 @@ def test_shares_leave_the_same_running_figures_in_all(small: Path, launcher: ran
     assert one == other
 
 
+def started(small: Path, *given: str) -> subprocess.CompletedProcess[str]:
+    """A script in two processes, as torchrun starts them."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", small.name, *given]
+    return subprocess.run(command, cwd=small.parent, capture_output=True, text=True, timeout=100, check=False)
+
+
 def rewritten_of(path: Path, text: str) -> str:
     path.write_text(text)
     return rewritten(path)
@@ -1102,8 +1108,8 @@ shown = ["set", *sorted(sys.argv[1:]), *set("a set of many words in no order".sp
 sys.stderr.write(" ".join(shown) + "\\n")  # at once: both write to one place
 """
     small.write_text(rewritten_of(small, text + words))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", small.name, "x y"]
-    done = subprocess.run(command, cwd=small.parent, capture_output=True, text=True, timeout=100, check=True)
+    done = started(small, "x y")
+    assert done.returncode == 0
     shown = [line for line in done.stderr.splitlines() if line.startswith("set x y ")]
     assert len(shown) == 2
     assert len({*shown}) == 1
@@ -1113,8 +1119,7 @@ def test_torchrun_ends_all_where_one_is_killed(small: Path) -> None:
     dying = '    import os\n    if os.environ.get("RANK") == "1":\n        os.kill(os.getpid(), 9)\n    print('
     small.write_text(SMALL.replace("    print(", dying).format(count=16, size=4))
     small.write_text(rewritten(small))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", small.name]
-    done = subprocess.run(command, cwd=small.parent, capture_output=True, text=True, timeout=100, check=False)
+    done = started(small)
     assert done.returncode != 0
     assert "SIGKILL" in done.stderr
 
@@ -1126,8 +1131,8 @@ def test_workers_that_are_spawned_leave_no_group(small: Path) -> None:
     text = rewritten_of(small, head + loop.replace("range(3)", "range(1)"))
     assert "atexit.register(leave)" in text
     small.write_text(text)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", small.name]
-    done = subprocess.run(command, cwd=small.parent, capture_output=True, text=True, timeout=100, check=True)
+    done = started(small)
+    assert done.returncode == 0
     assert "Exception ignored" not in done.stderr
 
 
@@ -1214,6 +1219,22 @@ def test_a_state_of_another_size_is_computed_whole(small: Path, launcher: ranks.
     assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
 
 
+def test_tables_in_a_file_are_written_into_one_of_each_process(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import h5py\nimport torch\n", 1)
+    text = rewritten_of(small, text + "h5py.File('a.h5', 'w').close()\nh5py.File('a.h5', 'r').close()\n")
+    assert "h5py.File(own_file('a.h5'), 'w')" in text
+    assert "h5py.File('a.h5', 'r')" in text
+
+
+def test_a_whole_graph_has_no_norms_over_processes(small: Path) -> None:
+    layers = "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))"
+    text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
+    text = text.replace("nn.Linear(4, 1)", f"torch.compile({layers})")
+    assert "shared(model)" in rewritten_of(small, text)
+    small.write_text(text.replace(f"{layers})", f"{layers}, fullgraph=True)"))
+    assert "`fullgraph=True` compiles no" in str(refused(small))
+
+
 def test_a_torch_that_may_not_be_there_is_torch(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
     head, rest = text.split("\n\n", 1)
@@ -1263,8 +1284,7 @@ def test_a_process_that_ends_by_itself_is_not_waited_for(small: Path) -> None:
     text = rewritten_of(small, SMALL.replace("    print(", ending).format(count=16, size=4))
     assert text.count("time.monotonic() + 60") == 1
     small.write_text(text.replace("time.monotonic() + 60", "time.monotonic() + 1"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", small.name]
-    done = subprocess.run(command, cwd=small.parent, capture_output=True, text=True, timeout=100, check=False)
+    done = started(small)
     assert done.returncode != 0
     assert "exitcode  : 3" in done.stderr
 
