@@ -105,6 +105,14 @@ def $values(state):
     return state if type(state) is list else state.values()
 
 
+def $as_tensor(kept):
+    """What a model keeps beside its parameters, and may change: a tensor, or an array of NumPy's as one; else None."""
+    numpy = $sys.modules.get("numpy")
+    if numpy and isinstance(kept, numpy.ndarray) and kept.dtype.kind in "biuf" and kept.flags.writeable:
+        return $torch.as_tensor(kept)
+    return kept if $torch.is_tensor(kept) and not isinstance(kept, $torch.nn.Parameter) else None
+
+
 def $tried(model, owner, given, form):
     """What a model answers, the shapes of what it draws, and its tensors then; it is left as it was."""
     model = getattr(model, "_orig_mod", model)  # of one that is compiled
@@ -114,7 +122,8 @@ def $tried(model, owner, given, form):
     parts = [part for one in modules for part in (vars(one), one._buffers, *vars(one).values())]
     kinds = list, dict, type(modules[0]._buffers), type(modules[0]._forward_hooks)
     states = [(each, each.copy()) for each in parts if type(each) in kinds]
-    before = {id(each) for _, was in states for each in $torch.utils._pytree.tree_leaves([*$values(was)])}
+    leaves = [each for _, was in states for each in $torch.utils._pytree.tree_leaves([*$values(was)])]
+    before, held = {id(each) for each in leaves}, held + [one for one in map($as_tensor, leaves) if one is not None]
     old, chance = [each.detach().clone() for each in held], ($random.getstate(), numpy and numpy.random.get_state())
     for each in modules:
         if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm):
@@ -125,8 +134,8 @@ def $tried(model, owner, given, form):
         with $apart(), $sharing(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
             answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
         kept = [each for now, _ in states for each in $torch.utils._pytree.tree_leaves([*$values(now)])]
-        kept = [each for each in kept if $torch.is_tensor(each) and id(each) not in before]
-        then = [each.detach().clone() for each in (*held, *kept)]
+        kept = [$as_tensor(each) for each in kept if id(each) not in before]
+        then = [each.detach().clone() for each in (*held, *kept) if each is not None]
         return $torch.utils._pytree.tree_map_only($torch.Tensor, $torch.Tensor.detach, answer), fixed.drawn, then
     finally:
         $torch.set_autocast_enabled(kind, sixteen)

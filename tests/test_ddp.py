@@ -333,6 +333,11 @@ HANGING = {
     "a state made beforehand": "return super().forward(x + self.hidden[: len(x)])",
     "weights that are asked for": "return super().forward(self.bounded(x.argmax(1)))",
     "a list that is made anew": "self.memory = [x.mean(1)]\nreturn super().forward(x)",
+    "a table of NumPy's that it changes": (
+        "self.table *= 0.5\nself.table += x.detach().sum(0).numpy()\n"
+        "return super().forward(x + torch.from_numpy(self.table))"
+    ),
+    "a tensor that it changes": "self.hidden.mul_(0.5).add_(x.sum())\nreturn super().forward(x) * self.hidden.mean()",
     "hooks that it sets up": (
         "if not hasattr(self, 'hooked'):\n"
         "    self.hooked = self.normed.register_forward_hook(lambda *_: self.calls.append(0))\n"
@@ -367,6 +372,7 @@ class Own(Net):
         super().__init__()
         self.register_buffer("seen", torch.zeros(()))
         self.hidden, self.kl, self.calls = torch.arange(8.0)[:, None], 0, []
+        self.table = self.hidden.new_zeros(6).numpy()
         self.bounded = nn.Embedding(6, 6, max_norm=1)
         self.normed = nn.utils.weight_norm(nn.Linear(3, 3))
 
@@ -674,6 +680,28 @@ def test_files_are_those_of_one_process(small: Path, launcher: ranks.Server) -> 
     assert len(list((small.parent / "dated").iterdir())) == 2
 
 
+WRITERS = {
+    "trimesh.exchange.export.export_mesh(x, 'a.ply')": True,
+    "found = saver.save_checkpoint(epoch)": True,
+    "saver.export('a.wav')": True,
+    "soundfile.write_blocks(x)": True,
+    "sys.stdout.write('')": False,
+    "saver.write('')": False,
+    "kept = [saver.save_checkpoint(epoch)]": False,
+}
+
+
+@pytest.mark.parametrize("call", WRITERS)
+def test_a_library_s_call_that_says_so_writes_once(call: str, small: Path) -> None:
+    text = SMALL.format(count=16, size=8).replace("import torch\n", "import sys\nimport torch\n", 1)
+    text = text.replace(
+        "import sys\n", "import soundfile\nimport sys\nimport trimesh.exchange.export\nimport timm\n", 1
+    )
+    text = text.replace("for epoch", "saver = timm.utils.CheckpointSaver(model)\nfor epoch") + f"    {call}\n"
+    called = call.partition("=")[2].strip(" [") or call
+    assert (f"once({called.partition('(')[0]})" in rewritten_of(small, text)) == WRITERS[call]
+
+
 def test_a_run_is_named_by_the_process_that_begins_it(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace("import torch\n", "import mlflow\nimport torch\n", 1)
     text = text.replace("import mlflow\n", "from datetime import datetime\n\nimport mlflow\n", 1)
@@ -786,6 +814,18 @@ class Noisy(nn.Linear):
 
 
 """
+
+
+def test_a_sum_that_is_divided_by_all_samples_is_of_no_share(small: Path) -> None:
+    """A share may have some samples twice, so that all are as long."""
+    text = SMALL.format(count=17, size=8).replace("    for a,", "    total = seen = 0\n    for a,")
+    text = text.replace(
+        "    print(", "        total += loss.item() * len(b)\n        seen += len(b)\n    print(total / seen,"
+    )
+    assert "DistributedSampler(" in rewritten_of(small, text)
+    assert "shared(model)" in rewritten_of(
+        small, text.replace("total / seen", "total / len(x)").replace("        seen += len(b)\n", "")
+    )
 
 
 def test_a_seed_that_is_drawn_is_one_for_all(small: Path) -> None:

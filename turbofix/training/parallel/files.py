@@ -35,6 +35,10 @@ _OF_DATA = frozenset(("__getitem__", "__getitems__", "__iter__", "forward", "col
 _MOVING = frozenset(("save", "replace", "rename", "unlink", "rmdir", "touch"))
 _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _SHOWS = regex(r"print|info|debug|warn|log|write|echo|describ|desc")
+_WRITES = regex(r"(im)?(save|write|export)\w*")
+_SAVES = regex(r"(save|export|dump)_\w+|export")
+_BY_ITSELF = ("accelerate.", "csv.", "deepspeed.", "os.", "sys.", "torch.", "tqdm.", "wandb.")
+"""What takes a file that is open, or knows of processes."""
 _LOGGING = frozenset(("Formatter", "Handler", "StreamHandler", "FileHandler", "Filter"))
 _WRITING_MODES = frozenset("wax+")
 
@@ -157,6 +161,7 @@ class Files:
         elif (
             name in NAMES["writes"] | NAMES["fetches"] | NAMES["asks_user"]
             or (method or name.rpartition(".")[2]) in NAMES["writing_methods"]
+            or (isinstance(parent, (ast.Expr, ast.Assign)) and _writes(name, method))
         ):
             self._make(call, module)
             if name in NAMES["asks_user"]:
@@ -328,6 +333,13 @@ def _moves(call: ast.Call, parent: ast.AST | None) -> bool:
     """Whether a path moves or removes itself: of a text, nobody would leave the result."""
     alone = isinstance(parent, ast.Expr) and not any(each.arg == "inplace" for each in call.keywords)
     return alone and isinstance(call.func, ast.Attribute) and call.func.attr in _MOVING
+
+
+def _writes(name: str, method: str) -> bool:
+    """Whether a library's function, or a method that no class of the project has, writes a file, as its name says."""
+    last = name.rpartition(".")[2]
+    of_library = name and last[:1].isalpha() and not name.startswith(_BY_ITSELF)
+    return bool(_SAVES.fullmatch(method) or (of_library and _WRITES.fullmatch(last.lower())))
 
 
 def _is_on(node: ast.expr) -> bool:

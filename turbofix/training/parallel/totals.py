@@ -154,6 +154,11 @@ def _divisors(loop: Pass, text: str) -> Iterator[ast.expr]:
             yield node.value
 
 
+def is_divided_by_samples(loop: Pass, figure: Figure, counted: set[str]) -> bool:
+    """Whether a sum is divided by a number of samples that its loop does not count: shares may count some twice."""
+    return not figure.mean and any(not loaded(each) & counted for each in _divisors(loop, figure.text))
+
+
 def _is_divided_by_batches(loop: Pass, text: str) -> bool:
     """Whether a sum is divided by a number of batches: the length of a loader, or what the loop counts them by."""
     added = [each for each in loop.own if isinstance(each, ast.AugAssign) and isinstance(each.value, ast.Constant)]
