@@ -18,6 +18,15 @@ def $like(figure, number):
     return figure.new_full(figure.shape, number) if isinstance(figure, $torch.Tensor) else number
 '''
 
+OF_ALL = '''
+def $of_all(figure, loader):
+    """A sum over shares that are as long because some samples are in two: in proportion, over all samples."""
+    whole = figure * min(1.0, len(loader.dataset) / loader.sampler.total_size)
+    if isinstance(figure, $torch.Tensor):
+        return whole if figure.is_floating_point() else whole.round().to(figure.dtype)
+    return round(whole) if isinstance(figure, int) else whole
+'''
+
 IN_STEP = '''
 class $Part($torch.autograd.Function):
     """The rows of a batch that this process computes; ``rows`` says how many each one does."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from turbofix.training.model import Figure, Totals
 
-from ._definitions import LIKE
+from ._definitions import LIKE, OF_ALL
 
 if TYPE_CHECKING:
     from ._ranks import Ranks
@@ -17,7 +17,12 @@ _WIDTH = 120
 
 def add_up(ranks: Ranks, totals: Totals) -> None:
     """The lines behind one loop."""
-    lines = [*_reduced(ranks, totals), *_gathered(ranks, totals), *totals.anew]
+    lines = [*_reduced(ranks, totals), *_gathered(ranks, totals)]
+    for each in (one for one in totals.figures if one.padded):
+        (data,) = ranks.plan.loaders
+        of_all = ranks.define(totals.loop, "of_all", OF_ALL)
+        lines += [f"{each.text} = {of_all}({each.text}, {data.passes[0].loader})"]
+    lines += totals.anew
     ranks.after(totals.loop, ranks.several(totals.loop), *(f"    {line}" for line in lines))
 
 

@@ -816,16 +816,29 @@ class Noisy(nn.Linear):
 """
 
 
-def test_a_sum_that_is_divided_by_all_samples_is_of_no_share(small: Path) -> None:
-    """A share may have some samples twice, so that all are as long."""
-    text = SMALL.format(count=17, size=8).replace("    for a,", "    total = seen = 0\n    for a,")
+def test_a_sum_that_is_divided_by_all_samples_is_over_all(small: Path, launcher: ranks.Server) -> None:
+    """Shares have some samples twice, so that all are as long."""
+    text = (
+        SMALL.format(count=17, size=8)
+        .replace("    for a,", "    total = right = 0\n    for a,")
+        .replace("lr=0.1", "lr=0")
+    )
     text = text.replace(
-        "    print(", "        total += loss.item() * len(b)\n        seen += len(b)\n    print(total / seen,"
+        "    print(",
+        "        total += loss.item() * len(b)\n"
+        "        right += (b == b).sum().item()\n"
+        "    print(total / len(x), f'{right:d}', right / len(x),",
     )
-    assert "DistributedSampler(" in rewritten_of(small, text)
-    assert "shared(model)" in rewritten_of(
-        small, text.replace("total / seen", "total / len(x)").replace("        seen += len(b)\n", "")
-    )
+    small.write_text(text)
+    ours = launcher.run(small, 1).out[0].split()
+    text = rewritten_of(small, text)
+    assert "DistributedSampler(" in text
+    small.write_text(text)
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    theirs = ran.out[0].split()
+    assert [theirs[at] for at in range(15) if at % 5] == [ours[at] for at in range(15) if at % 5]
+    assert list(map(float, theirs[::5])) == pytest.approx(list(map(float, ours[::5])), rel=0.2)
 
 
 def test_a_seed_that_is_drawn_is_one_for_all(small: Path) -> None:

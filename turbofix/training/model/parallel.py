@@ -66,7 +66,8 @@ class Figure:
 
     ``batches`` are a list with a number for each batch, ``samples`` one with something for each sample, ``entries`` a
     dict of numbers. ``mean``: each process has means over its own batches. ``tensor``: it is one on a device, or holds
-    such; ``unsure``: that is not known. ``carries``: it may still hold the graph of a loss.
+    such; ``unsure``: that is not known. ``carries``: it may still hold the graph of a loss. ``padded``: it is divided
+    by a number of samples, of which shares count some twice so that all are as long.
     """
 
     text: str
@@ -75,6 +76,7 @@ class Figure:
     tensor: bool = False
     carries: bool = False
     unsure: bool = False
+    padded: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from turbofix.regex import regex
 from turbofix.source.names import dotted, loaded, stored
 from turbofix.source.nodes import walk
 from turbofix.training.model import Parallel
-from turbofix.training.parallel.passes import Pass
-from turbofix.training.parallel.totals import is_divided_by_samples
 
 _SHOWS = frozenset(("print", "set_postfix", "set_postfix_str", "set_description", "add_scalar", "info", "debug"))
 _MADE = regex(r"torch\.nn\.(\w+)Loss")
@@ -41,10 +39,7 @@ def is_plain(analysis: Analysis, found: Parallel, record: LoopRecord) -> bool:
     figures = [each for one in found.totals for each in one.figures]
     if any(each.kind != "number" for each in figures) or any(each.anew for each in found.totals):
         return False
-    counted = {each.text for each in figures}
-    if any(is_divided_by_samples(Pass(analysis, record), each, counted) for each in figures):
-        return False
-    return _Loop(analysis, record, frozenset(counted)).is_closed()
+    return _Loop(analysis, record, frozenset(each.text for each in figures)).is_closed()
 
 
 class _Loop:

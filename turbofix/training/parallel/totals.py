@@ -31,6 +31,9 @@ def totals(analysis: Analysis, record: LoopRecord) -> Totals | None:
     counted |= {each.text: each for meter in kept for each in meter.figures}
     if not counted or (not loop.trains and all(each.kind == "samples" for each in counted.values())):
         return None  # an evaluation's samples may have an order that matters
+    if loop.trains:
+        padded = {each: _is_divided_by_samples(loop, each, {*counted}) for each in counted.values()}
+        counted = {each.text: replace(each, padded=padded[each]) for each in padded}
     anew = [line for meter in kept for line in meter.anew] + [ast.unparse(each) for each in loop.computed]
     return Totals(analysis.facts.places.site(loop.node, loop.module), tuple(counted.values()), tuple(anew))
 
@@ -154,9 +157,10 @@ def _divisors(loop: Pass, text: str) -> Iterator[ast.expr]:
             yield node.value
 
 
-def is_divided_by_samples(loop: Pass, figure: Figure, counted: set[str]) -> bool:
-    """Whether a sum is divided by a number of samples that its loop does not count: shares may count some twice."""
-    return not figure.mean and any(not loaded(each) & counted for each in _divisors(loop, figure.text))
+def _is_divided_by_samples(loop: Pass, figure: Figure, counted: set[str]) -> bool:
+    """Whether a sum is divided by a number of samples that its loop does not count."""
+    plain = figure.kind == "number" and not figure.mean
+    return plain and any(not loaded(each) & counted for each in _divisors(loop, figure.text))
 
 
 def _is_divided_by_batches(loop: Pass, text: str) -> bool:
