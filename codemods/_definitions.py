@@ -159,14 +159,14 @@ def $tried(model, owner, given, form):
             numpy.random.set_state(chance[1])
 
 
-def $is_near(one, other):
+def $is_near(one, other, slack=None):
     """Whether two answers are the same but for rounding."""
     if not isinstance(other, ($torch.Tensor, float)):
         return one == other
     rough = $torch.is_tensor(other) and other.dtype in ($torch.float16, $torch.bfloat16)
     one, other = ($torch.as_tensor(each).detach().double().nan_to_num(0.0, 0.0, 0.0) for each in (one, other))
     exact = not (other.dim() or $torch.cuda.is_available())
-    slack = 1e-2 if rough or (other.is_cuda and other.dim()) else 2e-5 if exact else 1e-4
+    slack = slack or (1e-2 if rough or (other.is_cuda and other.dim()) else 2e-5 if exact else 1e-4)
     return one.shape == other.shape and bool((one - other).norm() <= slack * other.norm() + 1e-6)
 
 
@@ -182,12 +182,34 @@ def $squares(given):
     return {id(each) for each in tensors[1:] if each.dim() == 2 and each.shape[0] == each.shape[1]}
 
 
+def $hooked(owner):
+    """Whether a hook is to see whole batches: any but those that a library sets up in layers of its own."""
+    hooks = [(each, hook) for each in owner.modules() for hook in each._forward_hooks.values()]
+    homes = [$os.path.join("-packages", type(each).__module__.partition(".")[0], "") for each, _ in hooks]
+    codes = [getattr(getattr(hook, "__code__", None), "co_filename", "") for _, hook in hooks]
+    return any(home not in code for home, code in zip(homes, codes))
+
+
+def $beside(model, owner, given, form, dims, rows):
+    """What a model answers where this process's rows stand as they do, and once more in place of the others: as many
+    rows are rounded alike. None where it does not take them so."""
+    first, places = sum(rows[:$rank]), range(sum(rows))
+    order = [each if 0 <= each - first < rows[$rank] else first + each % rows[$rank] for each in places]
+    orders = [$torch.tensor(order, device=getattr(each, "device", None)) for each in given]
+    try:
+        some = zip(given, dims, orders)
+        some = [each if dim is None else each.index_select(dim, order) for each, dim, order in some]
+        return $tried(model, owner, some, form)[0]
+    except Exception:  # lengths that are to fall from row to row, say
+        return None
+
+
 def $compared(model, owner, given, form, axis, rows, left):
     """How a call is shared out: the dimensions of what it is given and of what it answers, and whether it draws
     a number for all rows. None where its answer to some rows is none of what it answers to the batch. What is
     ``left`` is given as a whole."""
-    if any(each._forward_hooks for each in owner.modules()):
-        return None  # which are to see the batch
+    if $hooked(owner):
+        return None
     sizes = [each.dim() if $torch.is_tensor(each) else 0 for each in given]
     turned = (1, 2) if axis else (3,)  # so many dimensions has what may count its rows in the other one
     places = [[dim for dim in (axis, 1 - axis) if dim < n and (dim == axis or n in turned)] for n in sizes]
@@ -197,8 +219,9 @@ def $compared(model, owner, given, form, axis, rows, left):
         return None  # one number for each sample counts them in the other dimension
     parts = [each if dim is None else each.split(rows, dim)[$rank] for each, dim in zip(given, dims)]
     (whole, drawn, then), (answer, again, now) = ($tried(model, owner, each, form) for each in (given, parts))
+    mixed = $beside(model, owner, given, form, dims, rows) or whole
     ways = []
-    for one, each in zip(answer, whole):
+    for one, each, other in zip(answer, whole, mixed):
         if isinstance(each, (int, float)) or ($torch.is_tensor(each) and not each.dim()):
             ways.append((float(one), float(each)))
             continue
@@ -210,7 +233,11 @@ def $compared(model, owner, given, form, axis, rows, left):
         if len(shorter) > 1:
             return None  # each row is compared with all of them
         for dim in shorter:
-            each = each.split([each.shape[dim] * count // sum(rows) for count in rows], dim)[$rank]
+            lengths = [each.shape[dim] * count // sum(rows) for count in rows]
+            fits = $torch.is_tensor(other) and other.shape == each.shape
+            each, other = each.split(lengths, dim)[$rank], other.split(lengths, dim)[$rank] if fits else None
+            if fits and not $is_near(other, each, 1e-3 if each.element_size() < 4 else 1e-5):
+                return None
         ways.append(shorter[0] if shorter else None)
         if not $is_near(one, each) or ($torch.is_tensor(each) and not shorter and not $torch.equal(one, each)):
             return None  # what is as long for some rows hangs on none of them
@@ -237,12 +264,22 @@ def $joined(told, rows):
     return told[$rank][0], ways, any(one[2] for one in told)
 
 
-def $plan(model, owner, given, form):
-    """How all processes share out a call; None where each has to compute the whole of it."""
-    some = [each for each in (*given, *owner.parameters()) if $torch.is_tensor(each)]
+def $alike(owner, given):
+    """Raise an error where processes give a model something else, or its weights are not the same in all."""
+    numbers = $torch.tensor([float(each) for each in given if isinstance(each, (int, float))])
+    some = [each for each in (numbers, *given, *owner.parameters()) if $torch.is_tensor(each)]
     some = [each.detach() for each in some if not $torch.nn.parameter.is_lazy(each)]
     some = [each.flatten()[:: each.numel() // 4096 | 1].double().abs() for each in some]
     seen = [float((each * $torch.arange(1, len(each) + 1).to(each.device)).sum()) for each in some]
+    told = [None] * $world_size
+    $torch.distributed.all_gather_object(told, seen)
+    if any(abs(one - other) > 1e-3 * abs(other) for theirs in told for one, other in zip(theirs, seen)):
+        why = "the processes read different batches, or have different weights"
+        raise RuntimeError(f"{why}: something draws numbers that nobody seeds")
+
+
+def $plan(model, owner, given, form):
+    """How all processes share out a call; None where each has to compute the whole of it."""
     tries, masks = [(0, set()), (1, set())], $squares(given)  # samples, or steps in time, come first
     if masks:
         tries.insert(1, (0, masks))
@@ -253,11 +290,8 @@ def $plan(model, owner, given, form):
                 own = $compared(model, owner, given, form, axis, rows, left)
             except Exception:  # some rows are not what it takes
                 pass
-        $torch.distributed.all_gather_object(told, (seen, own))
-        if any(abs(one - other) > 1e-3 * abs(other) for theirs, _ in told for one, other in zip(theirs, seen)):
-            why = "the processes read different batches, or have different weights"
-            raise RuntimeError(f"{why}: something draws numbers that nobody seeds")
-        plan = $joined([each for _, each in told], rows) if all(each for _, each in told) else None
+        $torch.distributed.all_gather_object(told, own)
+        plan = $joined(told, rows) if all(told) else None
         if plan is not None:
             return axis, *plan
     return None
@@ -309,18 +343,17 @@ def $shared(model):
 
     def called(*args, **kwargs):
         given, form = $torch.utils._pytree.tree_flatten((args, kwargs))
-        rows = $rows_of(given, 0)
-        if owner.training and owner not in $plans and min(rows) < fewest:
-            $plans[owner] = {}
+        least = min($rows_of(given, 0))
+        if owner.training and owner not in $plans and least < fewest:
             $warned(owner)
-        if min(rows) < fewest:
-            return model(*args, **kwargs)
-        kind = (getattr(model, "__name__", ""), owner.training, min(rows) == 1, len(given))
+        kind = (getattr(model, "__name__", ""), owner.training, min(least, 2), len(given))
         known = $plans.setdefault(owner, {}).setdefault(kind, [])
         if len(known) < 3 and None not in known:
-            known.append($plan(model, owner, given, form))
-            known[-1] or $warned(owner)
-        if known[-1] is None or min($rows_of(given, known[-1][0])) < fewest:
+            $alike(owner, given)
+            known.append($plan(model, owner, given, form) if least >= fewest else ())
+            if known[-1] is None:
+                $warned(owner)
+        if not known[-1] or min($rows_of(given, known[-1][0])) < fewest:
             return model(*args, **kwargs)
         axis, dims, ways, common = known[-1]
         rows = $rows_of(given, axis)
@@ -328,7 +361,7 @@ def $shared(model):
         seed, lengths = int($torch.randint(2**31, (), generator=$own, device="cpu")) + (0 if common else $rank), $rank
         drew = False
         try:
-            if any(each._forward_hooks for each in modules):
+            if $hooked(owner):
                 raise ValueError("a hook is to see the batch")
             parts = [each if dim is None else $Part.apply(each, dim, rows) for each, dim in zip(given, dims)]
             own_args, own_kwargs = $torch.utils._pytree.tree_unflatten(parts, form)

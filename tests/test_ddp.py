@@ -338,6 +338,7 @@ HANGING = {
         "return super().forward(x + torch.from_numpy(self.table))"
     ),
     "a tensor that it changes": "self.hidden.mul_(0.5).add_(x.sum())\nreturn super().forward(x) * self.hidden.mean()",
+    "a layer that takes the rows for steps in time": "return super().forward(x + 3e-4 * self.steps(x)[0])",
     "hooks that it sets up": (
         "if not hasattr(self, 'hooked'):\n"
         "    self.hooked = self.normed.register_forward_hook(lambda *_: self.calls.append(0))\n"
@@ -372,6 +373,7 @@ class Own(Net):
         super().__init__()
         self.register_buffer("seen", torch.zeros(()))
         self.hidden, self.kl, self.calls = torch.arange(8.0)[:, None], 0, []
+        self.steps = nn.RNN(6, 6)
         self.table = self.hidden.new_zeros(6).numpy()
         self.bounded = nn.Embedding(6, 6, max_norm=1)
         self.normed = nn.utils.weight_norm(nn.Linear(3, 3))
@@ -391,6 +393,33 @@ torch.manual_seed""",
     ran = launcher.run(small)
     assert not any("Traceback" in each for each in ran.err), ran.err
     assert ("computes the whole batch of Own" in ran.err[0]) == (name in HANGING)
+    assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
+
+
+def test_hooks_that_a_library_sets_up_in_its_layers_see_the_rows(small: Path, launcher: ranks.Server) -> None:
+    """They are part of what it computes: Transformers' collect hidden states so."""
+    layer = """\
+from torch import nn
+
+
+class Told(nn.Linear):
+    def forward(self, x):
+        if not self._forward_hooks:
+            self.register_forward_hook(lambda layer, given, answer: answer * 2)
+        return super().forward(x)
+"""
+    packages = small.parent / "site-packages"
+    (packages / "told").mkdir(parents=True)
+    (packages / "told" / "__init__.py").write_text(layer)
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "21")
+    text = text.replace("= Net()", "= nn.Sequential(told.Told(6, 6), Net())")
+    text = f"import sys\n\nsys.path.append({str(packages)!r})\nimport told\n" + text
+    small.write_text(text)
+    ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
+    small.write_text(rewritten(small))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert "computes the whole batch" not in ran.err[0]
     assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
 
 
@@ -847,6 +876,27 @@ def test_a_seed_that_is_drawn_is_one_for_all(small: Path) -> None:
     assert "torch.distributed.broadcast_object_list(" not in rewritten_of(small, text)
     text = text.replace("seed = 0", "seed = random.randint(0, 9)")
     assert "    random.seed(shared_seed[0])" in rewritten_of(small, text)
+
+
+def test_a_function_of_the_script_seeds_what_it_does(small: Path) -> None:
+    """Whatever its name says."""
+    text = SMALL.format(count=16, size=8).replace("import torch\n", "import random\nimport torch\n", 1)
+    own = "def set_seed(seed):\n    random.seed(seed)\n    torch.manual_seed(seed)\n\n\nset_seed(0)"
+    text = text.replace("torch.manual_seed(0)", own)
+    assert "shared_seed" not in rewritten_of(small, text)
+    assert "    random.seed(shared_seed[0])" in rewritten_of(small, text.replace("    random.seed(seed)\n", ""))
+
+
+def test_numbers_that_differ_between_processes_are_an_error(small: Path, launcher: ranks.Server) -> None:
+    """Where no rows are seen that could be shared out, either: lists of nodes, say."""
+    listed = "class Listed(Net):\n    def forward(self, places):\n        return super().forward(x[places])\n\n\n"
+    text = TRAINING.replace("STEP\n", "loss = model([OWN, 1]).sum()\n", 1).replace("COUNT", "24")
+    text = text.replace("torch.manual_seed", listed + "torch.manual_seed", 1).replace("= Net()", "= Listed()")
+    text = text.replace("import numpy", "import os\n\nimport numpy")
+    small.write_text(rewritten_of(small, text.replace("OWN", "0")))
+    assert not launcher.run(small).error
+    small.write_text(rewritten_of(small, text.replace("OWN", "int(os.environ.get('RANK', 0))")))
+    assert all("the processes read different batches" in each for each in launcher.run(small).err)
 
 
 def test_weights_that_differ_between_processes_are_an_error(small: Path, launcher: ranks.Server) -> None:

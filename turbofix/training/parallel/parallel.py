@@ -380,7 +380,9 @@ def _hiding(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[Site]:
 def _unseeded(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[str]:
     """The generators of random numbers that the program draws from, and does not always seed."""
     calls = [(call, module) for module in modules for call in every(ast.Call, module.tree)]
+    own = {each.name for module in modules for each in every(ast.FunctionDef, module.tree)}  # which seed what they do
     named = [(dotted(call.func) or "", call, module) for call, module in calls]
+    named = [each for each in named if each[0].rpartition(".")[2] not in own]
     for name, pattern in _SEEDING.items():
         spoken = name == "torch" or any(_BROUGHT[name].search(module.text) for module in modules)
         seeding = [(call, module) for text, call, module in named if pattern.fullmatch(text)]
