@@ -269,6 +269,16 @@ class Ranks:
             for name, rest in (_SEEDS[each] for each in plan.unseeded):
                 lines += ["    import numpy"] * name.startswith("numpy.")
                 lines += [f"    {edit.name(name, at) if name == 'random.seed' else name}({seed}[0]{rest})"]
+        if own and "hydra" in plan.loggers:
+            clock, began = edit.name("datetime.datetime", at), edit.free_name("began", at)
+            kind, now = edit.quoted("Clock", at), edit.quoted("now", at)
+            lines += [
+                f"    {began} = [{clock}.now()]",
+                f"    torch.distributed.broadcast_object_list({began})",
+                "    import hydra.core.utils",
+                "",
+                f"    hydra.core.utils.datetime = type({kind}, (), {{{now}: lambda: {began}[0]}})  # one folder",
+            ]
         null = f"open({edit.name('os.devnull', at)}, {edit.quoted('w', at)})"
         lines += [
             f"    if {environ}[{rank}] != {zero}:",

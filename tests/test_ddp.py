@@ -1168,6 +1168,18 @@ def test_loggers_are_silent_however_they_are_imported(small: Path) -> None:
     assert "logging.disable(logging.WARNING)" in rewritten_of(small, text)
 
 
+def test_a_run_of_hydra_has_one_folder(small: Path) -> None:
+    """It is named by the clock, which is read once."""
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import hydra\nimport torch\n", 1)
+    text = rewritten_of(small, text)
+    lines = text[text.index("    began = [") : text.index("    if os.environ[")]
+    assert "broadcast_object_list(began)" in lines
+    assert "hydra.core.utils.datetime = " in lines
+    clock = re.search(r"datetime = (type\(.*)  #", lines)
+    assert clock is not None
+    assert eval(clock[1], {"began": [7]}).now() == 7
+
+
 def test_a_project_s_own_loader_gives_all_the_same_batches(small: Path) -> None:
     text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
     text = text.replace("class Net(", "class Endless(DataLoader):\n    pass\n\n\nclass Net(", 1)

@@ -80,7 +80,7 @@ _COMPARED = regex(
 )
 """What compares the samples of a batch with each other looks like."""
 _THREADS = regex(r"threading\.Thread\(|(?<!\.)\bThread\(|ThreadPoolExecutor\(")
-_LOGGERS = {name: regex(rf"(?m)^\s*(import|from) [^#\n]*\b{name}\b") for name in ("logging", "loguru")}
+_LOGGERS = {name: regex(rf"(?m)^\s*(import|from) [^#\n]*\b{name}\b") for name in ("logging", "loguru", "hydra")}
 
 
 def parallel(  # noqa: PLR0913
