@@ -105,8 +105,8 @@ class Parallel:
     the entry's first import of what is not Python's own. ``indexed`` is what may name another GPU than the first, each
     with what it becomes, ``hiding`` statements that hide some. ``unseeded`` are the generators that nobody seeds,
     ``decisions`` expressions that decide over the rest of the training, where processes may differ. ``loggers`` are the
-    libraries by which it logs messages, or names its folders. ``owner`` is Accelerate's object, which wraps and shares out: ``unwraps`` are
-    models whose weights are then saved or loaded.
+    libraries by which it logs messages, or names its folders. ``owner`` is Accelerate's object, which wraps and shares
+    out: ``unwraps`` are models whose weights are then saved or loaded.
     """
 
     setup: Site
