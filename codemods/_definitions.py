@@ -59,7 +59,7 @@ class $Whole($torch.autograd.Function):
 
 
 $own = $torch.Generator("cpu")  # for what models draw: each process has numbers of its own
-$averaged = {}  # the parameters whose gradients are, by their numbers
+$averaged = $torch.distributed.__dict__.setdefault("averaged", {})  # parameters whose gradients are, by their numbers
 $plans = $weakref.WeakKeyDictionary()  # how the calls of each model are shared out
 
 
@@ -222,7 +222,8 @@ def $compared(model, owner, given, form, axis, rows, left):
     mixed = $beside(model, owner, given, form, dims, rows) or whole
     ways = []
     for one, each, other in zip(answer, whole, mixed):
-        if isinstance(each, (int, float)) or ($torch.is_tensor(each) and not each.dim()):
+        number = isinstance(each, (int, float)) or ($torch.is_tensor(each) and not each.dim())
+        if number or ($torch.is_tensor(each) and each.numel() == 1 and one.shape == each.shape):
             ways.append((float(one), float(each)))
             continue
         if type(each).__name__.endswith("Cache"):  # of keys and values, which each process has for its rows
@@ -337,7 +338,7 @@ def $shared(model):
             weight = rows[$rank] * $world_size / sum(rows) if way == "mean" else $world_size
             number = $Whole.apply(($torch.as_tensor(value).double() * weight)[None], 0, [1] * $world_size).mean()
             if $torch.is_tensor(value):
-                return number.to(value.dtype)
+                return number.to(value.dtype).reshape(value.shape)
             return number.item() if isinstance(value, float) else round(number.item())
         return $Whole.apply(value, way, [value.shape[way] // rows[$rank] * each for each in rows])
 
@@ -357,7 +358,7 @@ def $shared(model):
             return model(*args, **kwargs)
         axis, dims, ways, common = known[-1]
         rows = $rows_of(given, axis)
-        $own.manual_seed(int($torch.get_rng_state().view($torch.int64).sum()) % 2**63)  # by the script's own seeds
+        $own.manual_seed($zlib.crc32($numbers()[0]))  # by how far the script's own numbers are
         seed, lengths = int($torch.randint(2**31, (), generator=$own, device="cpu")) + (0 if common else $rank), $rank
         drew = False
         try:
@@ -391,10 +392,11 @@ def $shared(model):
 
 SYNCHRONISE = '''
 def $synchronise(model):
-    """Have its layers normalise batches over all processes; else, and in files, they are what they were."""
+    """Have its layers normalise batches over all processes; else, and in files, they are what they were. A layer that
+    computes in a way of its own is left as it is."""
     for layer in model.modules():
         kind = type(layer)
-        if isinstance(layer, $torch.nn.modules.batchnorm._BatchNorm) and not isinstance(layer, $torch.nn.SyncBatchNorm):
+        if getattr(kind, "forward", None) is $torch.nn.modules.batchnorm._BatchNorm.forward:
             made = ($copyreg._reconstructor, (kind, object, None))
             kept = {"__reduce_ex__": lambda self, _, made=made: (*made, vars(self))}
             layer.process_group = None
@@ -404,7 +406,12 @@ def $synchronise(model):
 
 SYNCHRONISED = """    if own_norms and next(owner.parameters()).is_cuda:
         $synchronise(owner)
-        own_norms = []
+        own_norms = [each for each in own_norms if not isinstance(each, $torch.nn.SyncBatchNorm)]
+        if own_norms and owner.training:
+            if owner not in $plans:
+                $plans[owner] = {}
+                $warned(owner)
+            return model
 """
 """Where it is, for calls whose gradients are not differentiated: torch's cannot be."""
 
