@@ -47,8 +47,9 @@ Use instead
     those of one process, whatever they hang on: sums, pairs of samples, early stops, several models, methods of a
     model. Gradients are averaged as they come.
 
-    The first three calls are tried on the whole batch, too, without random numbers: where the answer to some rows is
-    not as that to all, every process computes the whole batch from then on, and a warning says so. Such are layers
+    The first three calls are tried on the whole batch, too, without random numbers, and on one where other rows stand
+    beside those of the process: where the answer to some rows is not as that to all, every process computes the whole
+    batch from then on, and a warning says so. Such are layers
     that take figures over a batch or keep them, and losses that are no mean or sum of the rows'. A batch with fewer
     samples than processes is computed whole. Loaders compare some values of each batch in all processes: from the
     first one that differs (a library draws numbers that nobody seeds), all take those of the first process. What
@@ -65,7 +66,7 @@ Use instead
     are any, the group waits up to a day. The other processes print nothing, and write to nothing what they write to
     open files, or to a copy of a file that they read as well. Batch normalisation counts over all processes, by
     ``SyncBatchNorm``, on GPUs; the layers are still of their own classes, for models that ask, and so are those of a
-    model that is saved whole.
+    model that is saved whole. A model with layers that normalise in a way of their own is computed whole there.
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes

@@ -189,6 +189,13 @@ def test_what_the_script_gathers_itself_is_not_added_up_again(small: Path) -> No
     assert "total = sum(shares)" not in rewritten(small)
 
 
+def test_a_share_of_one_sample_is_not_normalised(small: Path) -> None:
+    """On CPUs, where layers of one dimension do not take it."""
+    text = SMALL.format(count=16, size=8)
+    small.write_text(text.replace("nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))"))
+    assert "shared(model)" in rewritten(small)
+
+
 def test_a_share_of_one_sample_is_not_squeezed(small: Path) -> None:
     text = SMALL.format(count=30, size=8)
     assert "DistributedSampler(" in rewritten_of(small, text)
@@ -250,8 +257,8 @@ class Told(Net):
 class Losing(Net):
     def forward(self, x, labels):
         scores = super().forward(x)
-        loss = F.cross_entropy(scores, labels)
-        return {"loss": loss, "row": loss[None], "scores": scores, "name": "losing"}
+        lost = F.cross_entropy(scores, labels)
+        return {"loss": lost, "row": lost[None], "scores": scores, "name": "losing"}
 
 
 torch.manual_seed(0)
@@ -593,12 +600,13 @@ def test_without_gpus_each_process_has_the_running_figures_of_the_first(small: P
 def test_shares_leave_the_same_running_figures_in_all(small: Path, launcher: ranks.Server) -> None:
     """Else an evaluation that each makes for itself says something else in each, and so does what hangs on it."""
     text = SMALL.format(count=16, size=8).replace(
-        "nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))"
+        "nn.Linear(4, 1)",
+        "nn.Sequential(nn.Unflatten(1, (4, 1, 1)), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 1))",
     )
     small.write_text(text)
     text = rewritten(small)
     assert "DistributedSampler(" in text
-    small.write_text(text + 'open(f"kept{rank}", "w").write(str(model[0].running_var.tolist()))\n')
+    small.write_text(text + 'open(f"kept{rank}", "w").write(str(model[1].running_var.tolist()))\n')
     assert not launcher.run(small).error
     one, other = ((small.parent / f"kept{rank}").read_text() for rank in range(2))
     assert one == other

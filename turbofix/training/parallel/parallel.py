@@ -174,6 +174,8 @@ def _shared_out(  # noqa: PLR0913
     loops = [each for each, *_ in training_loops(analysis) if places.site(each.node, each.module) in sites]
     if len(loops) != 1 or any(each.wrapped is not None for each in models):
         return None
+    if any("torch.nn.BatchNorm1d" in each.layers for each in models):
+        return None  # on CPUs they take no share of one sample
     try:
         _refuse_pairs(analysis)
         whole = tuple(wrapped(analysis, models, steps))
