@@ -63,11 +63,53 @@ $averaged = $torch.distributed.__dict__.setdefault("averaged", {})  # parameters
 $plans = $weakref.WeakKeyDictionary()  # how the calls of each model are shared out
 
 
-def $average(grad):
-    """A gradient of all processes."""
-    grad = grad / $world_size
-    $torch.distributed.all_reduce(grad)
-    return grad
+class $Average($torch.autograd.Function):
+    """The mean of a gradient over all processes. What is differentiated again is averaged as it comes, too."""
+
+    @staticmethod
+    def forward(ctx, grad):
+        grad = grad / $world_size
+        grad = grad.contiguous() if grad.layout == $torch.strided else grad
+        $torch.distributed.all_reduce(grad)
+        return grad
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class $Given($torch.autograd.Function):
+    """What all processes give to a model as a whole; each has a part of its gradient."""
+
+    @staticmethod
+    def forward(ctx, whole):
+        return whole.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return $Average.apply(grad)
+
+
+def $average(parameters):
+    """Have their gradients averaged, once, in front of what else sees them."""
+    for each in parameters:
+        if $averaged.get(id(each), type(None))() is not each:
+            first, hooks = each.register_hook($Average.apply).id, each._backward_hooks
+            hooks.update({one: hooks.pop(one) for one in [*hooks] if one != first})
+            $averaged[id(each)] = $weakref.ref(each)
+
+
+def $reached(values):
+    """What gets a gradient through an answer, whoever holds it, and the steps on the way there."""
+    waiting, seen, found, names = [each.grad_fn for each in values if $torch.is_tensor(each)], {None}, [], []
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            names.append((node.name(), getattr(getattr(node, "variable", None), "shape", None)))
+            found += [node.variable] if hasattr(node, "variable") else []
+            waiting += [] if isinstance(node, $Part._backward_cls) else [each for each, _ in node.next_functions]
+    return found, names
 
 
 def $apart():
@@ -99,6 +141,8 @@ class $Fixed($torch.utils._python_dispatch.TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if $torch.Tag.nondeterministic_seeded not in func.tags or "dropout_state" in str(func):
             return func(*args, **(kwargs or {}))
+        if (kwargs or {}).get("generator") is not None:
+            raise ValueError("it draws from a generator of its own")
         names = [each.name for each in func._schema.arguments]
         off = {"dropout", "dropout_p", "p" if "dropout" in str(func) else "dropout"}
         args = [0.0 if name in off else each for name, each in zip(names, args)]
@@ -111,7 +155,7 @@ class $Fixed($torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def $values(state):
-    return state if type(state) is list else state.values()
+    return state.values() if isinstance(state, dict) else state
 
 
 def $as_tensor(kept):
@@ -129,7 +173,7 @@ def $tried(model, owner, given, form):
     args, kwargs = $torch.utils._pytree.tree_unflatten(given, form)
     held, modules, numpy = [*owner.parameters(), *owner.buffers()], [*owner.modules()], $sys.modules.get("numpy")
     parts = [part for one in modules for part in (vars(one), one._buffers, *vars(one).values())]
-    kinds = list, dict, type(modules[0]._buffers), type(modules[0]._forward_hooks)
+    kinds = list, dict, set, $collections.deque, type(modules[0]._buffers), type(modules[0]._forward_hooks)
     states = [(each, each.copy()) for each in parts if type(each) in kinds]
     leaves = [each for _, was in states for each in $torch.utils._pytree.tree_leaves([*$values(was)])]
     before, held = {id(each) for each in leaves}, held + [one for one in map($as_tensor, leaves) if one is not None]
@@ -142,15 +186,20 @@ def $tried(model, owner, given, form):
     try:
         with $apart(), $sharing(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
             answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
+        changed = any($torch.is_tensor(each) and not each.is_inference() and each._version for each in given)
+        if changed or len($torch.utils._pytree.tree_leaves((args, kwargs))) != len(given):
+            raise ValueError("it changes what it is given")
         kept = [each for now, _ in states for each in $torch.utils._pytree.tree_leaves([*$values(now)])]
-        kept = [$as_tensor(each) for each in kept if id(each) not in before]
-        then = [each.detach().clone() for each in (*held, *kept) if each is not None]
+        kept = [$torch.tensor(each) if type(each) is float else each for each in kept if id(each) not in before]
+        kept = [each.detach().clone() for each in map($as_tensor, kept) if each is not None]
+        steps = [None if $torch.equal(each, was) else each.detach().double() - was for each, was in zip(held, old)]
+        then = [*steps, *kept]
         return $torch.utils._pytree.tree_map_only($torch.Tensor, $torch.Tensor.detach, answer), fixed.drawn, then
     finally:
         $torch.set_autocast_enabled(kind, sixteen)
         for now, was in states:
             now.clear()
-            now.extend(was) if type(now) is list else now.update(was)
+            now.extend(was) if isinstance(now, (list, $collections.deque)) else now.update(was)
         for each, was in zip(held, old):
             if not $torch.equal(each, was):
                 each.detach().copy_(was)
@@ -184,7 +233,8 @@ def $squares(given):
 
 def $hooked(owner):
     """Whether a hook is to see whole batches: any but those that a library sets up in layers of its own."""
-    hooks = [(each, hook) for each in owner.modules() for hook in each._forward_hooks.values()]
+    kinds = "_forward_hooks", "_backward_hooks", "_backward_pre_hooks"
+    hooks = [(each, hook) for each in owner.modules() for kind in kinds for hook in getattr(each, kind).values()]
     homes = [$os.path.join("-packages", type(each).__module__.partition(".")[0], "") for each, _ in hooks]
     codes = [getattr(getattr(hook, "__code__", None), "co_filename", "") for _, hook in hooks]
     return any(home not in code for home, code in zip(homes, codes))
@@ -261,7 +311,7 @@ def $joined(told, rows):
         fits = [name for name, way in totals if $is_near(way, each[0][1])]
         if not fits:
             return None
-        ways.append(fits[0])
+        ways.append(fits[0] if len(fits) == 1 else "zero")  # which is a mean as well as a sum
     return told[$rank][0], ways, any(one[2] for one in told)
 
 
@@ -269,7 +319,8 @@ def $alike(owner, given):
     """Raise an error where processes give a model something else, or its weights are not the same in all."""
     numbers = $torch.tensor([float(each) for each in given if isinstance(each, (int, float))])
     some = [each for each in (numbers, *given, *owner.parameters()) if $torch.is_tensor(each)]
-    some = [each.detach() for each in some if not $torch.nn.parameter.is_lazy(each)]
+    some = [each for each in some if not $torch.nn.parameter.is_lazy(each) and each.layout == $torch.strided]
+    some = [each.detach() for each in some]
     some = [each.flatten()[:: each.numel() // 4096 | 1].double().abs() for each in some]
     seen = [float((each * $torch.arange(1, len(each) + 1).to(each.device)).sum()) for each in some]
     told = [None] * $world_size
@@ -317,15 +368,11 @@ def $warned(owner):
 def $shared(model):
     """A model of which each process computes its rows of a batch, and has those of all."""
     several = $world_size > 1 and $torch.distributed.is_initialized() and $multiprocessing.parent_process() is None
-    if not several or getattr($torch.distributed, "sharing", False):
+    if not several or getattr($torch.distributed, "sharing", False) or hasattr($torch.distributed, "single"):
         return model
     owner = getattr(model, "__self__", model)
     trained = [each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()]
-    fresh = [each for each in trained if $averaged.get(id(each), type(None))() is not each]
-    for parameter in fresh:
-        first, hooks = parameter.register_hook($average).id, parameter._backward_hooks
-        hooks.update({each: hooks.pop(each) for each in [*hooks] if each != first})  # what else sees it comes later
-        $averaged[id(parameter)] = $weakref.ref(parameter)
+    $average(trained)
     modules = [*owner.modules()]
     own_norms = [each for each in modules if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm)]
     own_norms = [each for each in own_norms if not isinstance(each, $torch.nn.SyncBatchNorm)]
@@ -334,8 +381,8 @@ def $shared(model):
     def whole(value, way, rows):
         if way is None:
             return value
-        if way in ("mean", "sum"):
-            weight = rows[$rank] * $world_size / sum(rows) if way == "mean" else $world_size
+        if way in ("mean", "sum", "zero"):
+            weight = $world_size if way == "sum" else rows[$rank] * $world_size / sum(rows)
             number = $Whole.apply(($torch.as_tensor(value).double() * weight)[None], 0, [1] * $world_size).mean()
             if $torch.is_tensor(value):
                 return number.to(value.dtype).reshape(value.shape)
@@ -347,7 +394,10 @@ def $shared(model):
         least = min($rows_of(given, 0))
         if owner.training and owner not in $plans and least < fewest:
             $warned(owner)
-        kind = (getattr(model, "__name__", ""), owner.training, min(least, 2), len(given))
+        told = [each for each in given if each is None or isinstance(each, (str, bool))][:8]
+        told += [(each.dtype, each.dim()) for each in given if $torch.is_tensor(each)]
+        state = owner.training, $torch.is_grad_enabled(), min(least, 2), str(form)
+        kind = (getattr(model, "__name__", ""), *state, *told)
         known = $plans.setdefault(owner, {}).setdefault(kind, [])
         if len(known) < 3 and None not in known:
             $alike(owner, given)
@@ -364,24 +414,40 @@ def $shared(model):
         try:
             if $hooked(owner):
                 raise ValueError("a hook is to see the batch")
-            parts = [each if dim is None else $Part.apply(each, dim, rows) for each, dim in zip(given, dims)]
+            parts = [
+                $Part.apply(each, dim, rows)
+                if dim is not None
+                else $Given.apply(each)
+                if getattr(each, "requires_grad", False)
+                else each
+                for each, dim in zip(given, dims)
+            ]
             own_args, own_kwargs = $torch.utils._pytree.tree_unflatten(parts, form)
             with $apart(), $sharing():
                 $torch.manual_seed(seed)
                 before = $numbers()
                 values, form = $torch.utils._pytree.tree_flatten(model(*own_args, **own_kwargs))
                 drew = $numbers() != before
+            zeros = [float(each) for each, way in zip(values, ways) if way == "zero"]
+            if len(values) != len(ways) or any(abs(each) > 1e-6 for each in zeros):
+                raise ValueError("it answers otherwise than it did")
+            trained, steps = $reached(values)
+            if len(known) < 4:
+                $average(trained)
             shapes = [(way, each.shape) for each, way in zip(values, ways) if $torch.is_tensor(each)]
             shapes = [n / rows[$rank] if at == way else n for way, shape in shapes for at, n in enumerate(shape)]
-            lengths = hash((drew, *shapes))
+            lengths = hash((drew, *shapes, *steps))  # no layer may be left out by some
         except Exception:  # some rows are not what it takes
             pass
         if not $agree(lengths):
-            known.append(None)
-            $warned(owner)
+            if "zero" in ways:
+                known.clear()  # to be tried again
+            else:
+                known.append(None)
+                $warned(owner)
             return model(*args, **kwargs)
         if drew:
-            $torch.rand(())  # so that the next call draws others
+            $torch.rand((), device="cpu")  # so that the next call draws others
         if own_norms and owner.training:  # all go on with the figures of the first process
             for buffer in owner.buffers():
                 $torch.distributed.broadcast(buffer, 0)
@@ -451,12 +517,14 @@ class $Batches:
 
     def __next__(self):
         batch = next(self.batches)
-        several = $torch.distributed.is_initialized() and $multiprocessing.parent_process() is None
+        several = $torch.distributed.is_initialized() and not hasattr($torch.distributed, "single")
+        several = several and $multiprocessing.parent_process() is None
         if not several or $threading.current_thread() is not $threading.main_thread():
             return batch
         if not self.loader.differ:
             parts = $torch.utils._pytree.tree_leaves((batch, getattr(batch, "data", None)))
-            some = [each.flatten()[:: each.numel() // 4096 | 1] for each in parts if $torch.is_tensor(each)]
+            some = [each for each in parts if $torch.is_tensor(each) and each.layout == $torch.strided]
+            some = [each.flatten()[:: each.numel() // 4096 | 1] for each in some]
             some = [each.double() * $torch.arange(1, len(each) + 1, device=each.device) for each in some]
             seen = hash(tuple(each.sum().item() for each in some))
             both = $torch.tensor([seen, -seen])
@@ -475,18 +543,26 @@ def $once(call):
 
     def made(*args, **kwargs):
         several = $world_size > 1 and $torch.distributed.is_initialized()
-        several = several and $multiprocessing.parent_process() is None
+        several = several and $multiprocessing.parent_process() is None and not hasattr($torch.distributed, "single")
         several = several and not any(hasattr(each, "write") for each in [*args, *kwargs.values()])  # a file of its own
+        if not several:
+            return call(*args, **kwargs)
         answer = [None, None]
-        if several:
-            $torch.distributed.barrier()
-        if $rank == 0 or not several:
+        $torch.distributed.barrier()
+        if $rank == 0:
+            $torch.distributed.single = True  # so is what it calls
             try:
                 answer[0] = call(*args, **kwargs)
-            except Exception as error:
+            except BaseException as error:
                 answer[1] = error
-        if several:
-            $torch.distributed.broadcast_object_list(answer)
+            del $torch.distributed.single
+        told = [*answer]
+        try:
+            $pickle.loads($pickle.dumps(answer))
+        except Exception:  # the others have none, then
+            told = [None, answer[1] and RuntimeError(repr(answer[1]))]
+        $torch.distributed.broadcast_object_list(told)
+        answer = told if $rank > 0 else answer
         if answer[1] is not None:
             raise answer[1]
         return answer[0]
@@ -500,6 +576,7 @@ def $first(call):
 
     def made(*args, **kwargs):
         several = $world_size > 1 and $torch.distributed.is_initialized()
+        several = several and not hasattr($torch.distributed, "single")
         if several and $rank > 0:
             $torch.distributed.barrier()
         try:
@@ -518,11 +595,13 @@ def $leave():
 
     if not $torch.distributed.is_initialized():  # a worker of its own
         return
-    store = $torch.distributed.distributed_c10d._get_default_store()
-    came, latest = store.add("left", 1), time.monotonic() + 60
-    while came < $torch.distributed.get_world_size() and time.monotonic() < latest and not hasattr(sys, "last_type"):
+    store, failed = $torch.distributed.distributed_c10d._get_default_store(), hasattr(sys, "last_type")
+    came, latest = store.add("left", 1), time.monotonic() + (2 if failed else 60)
+    while came < $torch.distributed.get_world_size() and time.monotonic() < latest:
         time.sleep(0.02)
         came = store.add("left", 0)
+    if failed and $rank > 0:
+        time.sleep(5)  # torchrun ends the others then
     $torch.distributed.destroy_process_group()
     time.sleep(0.2)  # for its threads, which Python does not wait for
 '''
@@ -530,8 +609,9 @@ def $leave():
 ALONE = '''
 def $alone():
     """Whether this is the process that writes. All come so far first: what was there is seen by all."""
-    several = $world_size > 1 and $torch.distributed.is_initialized()
-    if several and $multiprocessing.parent_process() is None:
+    if $multiprocessing.parent_process() is not None or hasattr($torch.distributed, "single"):
+        return True
+    if $world_size > 1 and $torch.distributed.is_initialized():
         $torch.distributed.barrier()
     return $rank == 0
 '''

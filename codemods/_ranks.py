@@ -196,7 +196,8 @@ class Ranks:
         for site in plan.fetching:
             edit.replace(site, f"{self.define(site, 'first', FIRST)}({edit.text(site)})")
         for site in plan.settled:
-            there = f"{self.word('world_size', site)} > 1 and {edit.name('torch.distributed.is_initialized', site)}()"
+            there = f"{edit.name('torch.distributed.is_initialized', site)}()"
+            there += f" and {edit.name('multiprocessing.parent_process', site)}() is None"
             wait = f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()"
             tried = site.kind == "Try"  # what fails in one process alone
             self.after(site, *(("finally:", *(f"    {each}" for each in wait)) if tried else wait))
@@ -253,13 +254,15 @@ class Ranks:
             f"        {begin}({executable}, [{executable}, *{given}[1:]])",
         ]
         if own:
-            waits = f"timeout={edit.name('datetime.timedelta', at)}(days=1)" if plan.shown else ""  # for who looks
+            pair, one = edit.quoted("cpu:gloo,cuda:nccl", at), edit.quoted("gloo", at)
+            waits = f", timeout={edit.name('datetime.timedelta', at)}(days=1)" if plan.shown else ""  # for who looks
+            backend = f"{pair} if torch.cuda.is_available() else {one}{waits}"
             lines += [
                 f"    {gpus} = {environ}.get({seen}, {environ}[{local}]).split({edit.quoted(',', at)})",
                 f"    {environ}[{seen}] = {gpus}[int({environ}[{local}]) % len({gpus})]  # each sees one GPU",
                 "    import torch",
                 "",
-                f"    torch.distributed.init_process_group({waits})",
+                f"    torch.distributed.init_process_group({backend})",
             ]
         if own and plan.unseeded:
             lines += [

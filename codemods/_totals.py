@@ -19,9 +19,8 @@ def add_up(ranks: Ranks, totals: Totals) -> None:
     """The lines behind one loop."""
     lines = [*_reduced(ranks, totals), *_gathered(ranks, totals)]
     for each in (one for one in totals.figures if one.padded):
-        (data,) = ranks.plan.loaders
         of_all = ranks.define(totals.loop, "of_all", OF_ALL)
-        lines += [f"{each.text} = {of_all}({each.text}, {data.passes[0].loader})"]
+        lines += [f"{each.text} = {of_all}({each.text}, {totals.loader})"]
     lines += totals.anew
     ranks.after(totals.loop, ranks.several(totals.loop), *(f"    {line}" for line in lines))
 

@@ -255,10 +255,18 @@ class Told(Net):
 
 
 class Losing(Net):
-    def forward(self, x, labels):
+    warm = 0
+
+    def forward(self, x, labels, how="mean"):
         scores = super().forward(x)
-        lost = F.cross_entropy(scores, labels)
-        return {"loss": lost, "row": lost[None], "scores": scores, "name": "losing"}
+        lost = F.cross_entropy(scores, labels, reduction=how)
+        kept = self.warm * scores.pow(2).sum()
+        return {"loss": lost, "row": lost[None], "scores": scores, "name": "losing", "kept": kept}
+
+
+class Beside(Net):
+    def forward(self, x, other):
+        return super().forward(x) + (other(x) if isinstance(other, nn.Module) else other.pow(2).sum(0))
 
 
 torch.manual_seed(0)
@@ -268,7 +276,8 @@ x = torch.randn(COUNT, 6)
 y = x.argmax(1) % 3
 softmax = nn.Softmax(0)
 model = Net()
-optimizer = torch.optim.Adam(model.parameters(), 0.01)
+net = nn.Linear(6, 3)
+optimizer = torch.optim.Adam([*model.parameters(), *net.parameters()], 0.01)
 loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
 state = None
 for epoch in range(3):
@@ -314,6 +323,14 @@ loss = F.cross_entropy(model(a), b)""",
     "Told": "told = model(a)\nloss = F.cross_entropy(told.scores, b) + told.kept.pow(2).mean()",
     "Losing": "loss = model(a, labels=b)['loss']",
     "Losing, as a row": "loss = model(a, labels=b)['row'].mean()",
+    "Losing, from zero": "model.warm = epoch\nlost = model(a, labels=b)\nloss = lost['loss'] + lost['kept']",
+    "Losing, as told": "loss = sum(model(a, labels=b, how=each)['loss'] for each in ('mean', 'sum'))",
+    "Beside a net": "loss = F.cross_entropy(model(a, net), b)",
+    "Beside what it gave": "loss = F.cross_entropy(model(a, model(x[:6], x[0, :3])), b)",
+    "a gradient of gradients": """\
+lost = F.cross_entropy(model(a), b)
+(grad,) = torch.autograd.grad(lost, model.head.weight, create_graph=True)
+loss = lost + grad.pow(2).sum()""",
 }
 
 
@@ -321,7 +338,7 @@ loss = F.cross_entropy(model(a), b)""",
 def test_all_that_a_script_does_with_a_batch_is_the_same(name: str, small: Path, launcher: ranks.Server) -> None:
     """Whatever its losses, figures and decisions hang on; the last batch of 21 samples does not divide."""
     text = TRAINING.replace("STEP\n", SAME[name].replace("\n", "\n        ") + "\n", 1).replace("COUNT", "21")
-    text = text.replace("= Net()", f"= {name.partition(',')[0]}()") if name[:4] in ("Told", "Losi") else text
+    text = text.replace("= Net()", f"= {re.split('[ ,]', name)[0]}()") if name[:4] in ("Told", "Losi", "Besi") else text
     small.write_text(text)
     ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
     text = rewritten(small)
@@ -346,6 +363,12 @@ HANGING = {
         "self.table *= 0.5\nself.table += x.detach().sum(0).numpy()\n"
         "return super().forward(x + torch.from_numpy(self.table))"
     ),
+    "a figure as a number": "self.run = 0.5 * self.run + x.mean().item()\nreturn super().forward(x) * (1 + self.run)",
+    "a buffer that changes slowly": "self.slow += 1e-5 * x.sum()\nreturn super().forward(x) * self.slow",
+    "its batch in place": "return super().forward(x.mul_(2))",
+    "a queue": "self.queue.append(x.mean())\nreturn super().forward(x) * sum(self.queue)",
+    "a generator of its own": "return super().forward(x + torch.rand(x.shape, generator=self.chance))",
+    "layers that some rows leave out": "y = super().forward(x)\nreturn y + self.other(x) if x[:, 0].max() > 1 else y",
     "a tensor that it changes": "self.hidden.mul_(0.5).add_(x.sum())\nreturn super().forward(x) * self.hidden.mean()",
     "a layer that takes the rows for steps in time": "return super().forward(x + 3e-4 * self.steps(x)[0])",
     "hooks that it sets up": (
@@ -362,7 +385,6 @@ EACH = {
     "noise": "return super().forward(x + 0 * torch.randn_like(x))",
     "a decision for all": "return super().forward(x) if torch.rand(1) < 2 else x",
     "weights by norm": "return self.normed(super().forward(x))",
-    "its batch in place": "return super().forward(x.mul_(2))",
     "what it prints": "self.calls.append(0)\nprint(len(self.calls), end=' ')\nreturn super().forward(x)",
     "flattened": "return super().forward(x.view(-1, 2).view(-1, 6)).view(-1).view(-1, 3)",
 }
@@ -381,6 +403,9 @@ class Own(Net):
     def __init__(self):
         super().__init__()
         self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("slow", torch.ones(1))
+        self.run, self.queue, self.chance = 0.0, collections.deque(), torch.Generator()
+        self.other = nn.Linear(6, 3)
         self.hidden, self.kl, self.calls = torch.arange(8.0)[:, None], 0, []
         self.steps = nn.RNN(6, 6)
         self.table = self.hidden.new_zeros(6).numpy()
@@ -395,7 +420,7 @@ torch.manual_seed""",
         1,
     )
     text = text.replace("shuffle=True", "shuffle=True, generator=torch.Generator()")
-    text = "import warnings\n\nwarnings.filterwarnings('ignore')\n" + text  # but ours
+    text = "import collections\nimport warnings\n\nwarnings.filterwarnings('ignore')\n" + text  # but ours
     small.write_text(text.replace("= Net()", "= Own()").replace("COUNT", "21"))
     ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
     small.write_text(rewritten(small))
@@ -874,6 +899,9 @@ def test_a_sum_that_is_divided_by_all_samples_is_over_all(small: Path, launcher:
         "        right += (b == b).sum().item()\n"
         "    print(total / len(x), f'{right:d}', right / len(x),",
     )
+    head, body = text.split("for epoch in range(3):\n")
+    own = "def train(read):\n" + body.replace("loader", "read") + "\n\nepoch = 0\ntrain(loader)\n"
+    assert "total = of_all(total, read)" in rewritten_of(small, head + own)
     small.write_text(text)
     ours = launcher.run(small, 1).out[0].split()
     text = rewritten_of(small, text)
@@ -1054,10 +1082,10 @@ logging.getLogger().addHandler(handler)
 
 def test_all_wait_while_somebody_looks_at_a_window(small: Path) -> None:
     text = SMALL.format(count=16, size=4)
-    assert "init_process_group()" in rewritten_of(small, text)
+    assert 'else "gloo")' in rewritten_of(small, text)
     text = rewritten_of(small, f"import matplotlib.pyplot as plt\n{text}plt.show()\n")
     assert "once(plt.show)()" in text
-    assert "init_process_group(timeout=datetime.timedelta(days=1))" in text
+    assert 'else "gloo", timeout=datetime.timedelta(days=1))' in text
 
 
 def test_the_group_leaves_the_script_s_names_as_they_are(small: Path, launcher: ranks.Server) -> None:
@@ -1410,11 +1438,56 @@ def test_imports_further_down_are_none_of_the_helpers(small: Path) -> None:
         assert text.index(f"import {name}\n") < text.index(f"{name}.")
 
 
+def test_numbers_of_the_host_travel_where_there_are_gpus(small: Path, launcher: ranks.Server) -> None:
+    """With a GPU, torch makes a group for that alone unless it is told of both."""
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
+    text = rewritten_of(small, text)
+    asked = '"cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"'
+    assert asked in text
+    small.write_text(text.replace(asked, '"cpu:gloo,cuda:gloo"'))
+    assert not launcher.run(small).error
+
+
+CALLED = {
+    "sys.exit(3)": "SystemExit",
+    "raise Own(1, 2)": "Own RuntimeError",
+    "os.getenv('RANK')": "0 0",
+    "lambda: None": "function None",
+    "once(os.getenv)('RANK')": "0 0",
+}
+
+
+@pytest.mark.parametrize("body", CALLED)
+def test_what_one_calls_for_all_ends_for_all(body: str, small: Path, launcher: ranks.Server) -> None:
+    """Whatever it raises or gives, and whatever it calls."""
+    text = SMALL.format(count=16, size=8).replace("import torch\n", "import os\nimport sys\n\nimport torch\n", 1)
+    text += "torch.save(model.state_dict(), 'model.pt')\n"
+    asked = f"""
+class Own(Exception):
+    def __init__(self, one, other):
+        super().__init__(one)
+
+
+def asked():
+    {body if body.startswith("raise") else f"return {body}"}
+
+
+try:
+    got = once(asked)()
+    print(got if isinstance(got, str) or got is None else type(got).__name__, file=sys.stderr)
+except BaseException as error:
+    print(type(error).__name__, file=sys.stderr)
+"""
+    small.write_text(rewritten_of(small, text) + asked)
+    ran = launcher.run(small)
+    assert {each.split()[-1] for each in ran.err} == {*CALLED[body].split()}
+
+
 def test_a_process_that_ends_by_itself_is_not_waited_for(small: Path) -> None:
     ending = '    import os\n    if os.environ.get("RANK") == "1":\n        raise SystemExit(3)\n    print('
     text = rewritten_of(small, SMALL.replace("    print(", ending).format(count=16, size=4))
-    assert text.count("time.monotonic() + 60") == 1
-    small.write_text(text.replace("time.monotonic() + 60", "time.monotonic() + 1"))
+    assert text.count("(2 if failed else 60)") == 1
+    small.write_text(text.replace("(2 if failed else 60)", "1"))
     done = started(small)
     assert done.returncode != 0
     assert "exitcode  : 3" in done.stderr

@@ -81,11 +81,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Totals:
-    """What a loop counts of a process's share and what is read behind it; ``anew`` are lines that compute of it."""
+    """What a loop over ``loader`` counts of a process's share and what is read behind it; ``anew`` are lines that
+    compute of it."""
 
     loop: Site
     figures: tuple[Figure, ...] = ()
     anew: tuple[str, ...] = ()
+    loader: str = ""
 
 
 @dataclass(frozen=True)

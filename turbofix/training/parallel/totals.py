@@ -31,11 +31,14 @@ def totals(analysis: Analysis, record: LoopRecord) -> Totals | None:
     counted |= {each.text: each for meter in kept for each in meter.figures}
     if not counted or (not loop.trains and all(each.kind == "samples" for each in counted.values())):
         return None  # an evaluation's samples may have an order that matters
-    if loop.trains:
+    parts = walk(loop.node.iter) if loop.trains and isinstance(loop.node, ast.For) else ()
+    read = next((each for each in parts if isinstance(each, (ast.Name, ast.Attribute)) and loop.is_loader(each)), None)
+    if read is not None:
         padded = {each: _is_divided_by_samples(loop, each, {*counted}) for each in counted.values()}
         counted = {each.text: replace(each, padded=padded[each]) for each in padded}
     anew = [line for meter in kept for line in meter.anew] + [ast.unparse(each) for each in loop.computed]
-    return Totals(analysis.facts.places.site(loop.node, loop.module), tuple(counted.values()), tuple(anew))
+    loader = analysis.facts.places.text(read, loop.module) if read is not None else ""
+    return Totals(analysis.facts.places.site(loop.node, loop.module), tuple(counted.values()), tuple(anew), loader)
 
 
 def _sums(loop: Pass) -> Iterator[Figure]:
