@@ -106,7 +106,7 @@ def $reached(values):
         node = waiting.pop()
         if node not in seen:
             seen.add(node)
-            names.append((node.name(), getattr(getattr(node, "variable", None), "shape", None)))
+            names.append((node.name(), *getattr(getattr(node, "variable", None), "shape", ())))
             found += [node.variable] if hasattr(node, "variable") else []
             waiting += [] if isinstance(node, $Part._backward_cls) else [each for each, _ in node.next_functions]
     return found, names

@@ -363,12 +363,19 @@ HANGING = {
         "self.table *= 0.5\nself.table += x.detach().sum(0).numpy()\n"
         "return super().forward(x + torch.from_numpy(self.table))"
     ),
-    "a figure as a number": "self.run = 0.5 * self.run + x.mean().item()\nreturn super().forward(x) * (1 + self.run)",
-    "a buffer that changes slowly": "self.slow += 1e-5 * x.sum()\nreturn super().forward(x) * self.slow",
+    "a figure as a number": (
+        "y = super().forward(x) * (1 + self.run)\nself.run = self.run / 2 + x.mean().item()\nreturn y"
+    ),
+    "a buffer that changes slowly": (
+        "y = super().forward(x) * (self.slow - 1) * 1e4\nself.slow += 1e-5 * x.sum()\nreturn y"
+    ),
     "its batch in place": "return super().forward(x.mul_(2))",
     "a queue": "self.queue.append(x.mean())\nreturn super().forward(x) * sum(self.queue)",
     "a generator of its own": "return super().forward(x + torch.rand(x.shape, generator=self.chance))",
-    "layers that some rows leave out": "y = super().forward(x)\nreturn y + self.other(x) if x[:, 0].max() > 1 else y",
+    "layers that some rows leave out": (
+        "self.calls.append(0)\ny = super().forward(x)\n"
+        "return y + self.other(x) if len(self.calls) > 4 and x[:, 0].max() > 0.5 else y"
+    ),
     "a tensor that it changes": "self.hidden.mul_(0.5).add_(x.sum())\nreturn super().forward(x) * self.hidden.mean()",
     "a layer that takes the rows for steps in time": "return super().forward(x + 3e-4 * self.steps(x)[0])",
     "hooks that it sets up": (
@@ -1272,6 +1279,15 @@ sys.stderr.write(" ".join(shown) + "\\n")  # at once: both write to one place
     shown = [line for line in done.stderr.splitlines() if line.startswith("set x y ")]
     assert len(shown) == 2
     assert len({*shown}) == 1
+
+
+def test_torchrun_s_processes_share_the_rows(small: Path) -> None:
+    """Processes that are no copies of one another have objects in other places."""
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
+    small.write_text(rewritten_of(small, text))
+    done = started(small)
+    assert done.returncode == 0, done.stderr
+    assert "computes the whole batch" not in done.stderr
 
 
 def test_torchrun_ends_all_where_one_is_killed(small: Path) -> None:
