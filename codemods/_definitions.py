@@ -100,16 +100,15 @@ def $average(parameters):
 
 
 def $reached(values):
-    """What gets a gradient through an answer, whoever holds it, and the steps on the way there."""
-    waiting, seen, found, names = [each.grad_fn for each in values if $torch.is_tensor(each)], {None}, [], []
+    """What gets a gradient through an answer, whoever holds it."""
+    waiting, seen, found = [each.grad_fn for each in values if $torch.is_tensor(each)], {None}, []
     while waiting:
         node = waiting.pop()
         if node not in seen:
             seen.add(node)
-            names.append((node.name(), *getattr(getattr(node, "variable", None), "shape", ())))
             found += [node.variable] if hasattr(node, "variable") else []
             waiting += [] if isinstance(node, $Part._backward_cls) else [each for each, _ in node.next_functions]
-    return found, names
+    return found
 
 
 def $apart():
@@ -371,6 +370,8 @@ def $shared(model):
     if not several or getattr($torch.distributed, "sharing", False) or hasattr($torch.distributed, "single"):
         return model
     owner = getattr(model, "__self__", model)
+    if not isinstance(owner, $torch.nn.Module):
+        return model
     trained = [each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()]
     $average(trained)
     modules = [*owner.modules()]
@@ -431,7 +432,8 @@ def $shared(model):
             zeros = [float(each) for each, way in zip(values, ways) if way == "zero"]
             if len(values) != len(ways) or any(abs(each) > 1e-6 for each in zeros):
                 raise ValueError("it answers otherwise than it did")
-            trained, steps = $reached(values)
+            trained, places = $reached(values), {id(each): place for place, each in enumerate(owner.parameters())}
+            steps = sorted((places.get(id(each), -1), *each.shape) for each in trained)
             if len(known) < 4:
                 $average(trained)
             shapes = [(way, each.shape) for each, way in zip(values, ways) if $torch.is_tensor(each)]

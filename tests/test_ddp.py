@@ -925,8 +925,32 @@ def test_a_seed_that_is_drawn_is_one_for_all(small: Path) -> None:
     text = SMALL.format(count=16, size=8).replace("import torch\n", "import random\nimport torch\n", 1)
     text = text.replace("torch.manual_seed(0)", "seed = 0\nrandom.seed(seed)\ntorch.manual_seed(seed)")
     assert "torch.distributed.broadcast_object_list(" not in rewritten_of(small, text)
-    text = text.replace("seed = 0", "seed = random.randint(0, 9)")
-    assert "    random.seed(shared_seed[0])" in rewritten_of(small, text)
+    drawn = text.replace("seed = 0", "seed = random.randint(0, 9)")
+    assert "    random.seed(shared_seed[0])" in rewritten_of(small, drawn)
+    options = "import argparse\n\nparser = argparse.ArgumentParser()\n"
+    options += "parser.add_argument('--seed', type=int, default=0)\nargs = parser.parse_args()\n"
+    text = text.replace("seed = 0", options).replace("(seed)", "(args.seed)")
+    assert "torch.distributed.broadcast_object_list(" not in rewritten_of(small, text)
+    drawn = text.replace("parse_args()\n", "parse_args()\nif args.seed == 0:\n    args.seed = int(torch.randint(9, (1,)).item())\n")
+    assert "    random.seed(shared_seed[0])" in rewritten_of(small, drawn)
+
+
+def test_a_folder_of_the_moment_at_a_module_s_level_is_one_for_all(small: Path) -> None:
+    text = SMALL.format(count=16, size=8).replace("import torch\n", "from tempfile import mkdtemp\n\nimport torch\n", 1)
+    assert "= once(mkdtemp)(" in rewritten_of(small, text.replace("device =", "folder = mkdtemp(dir='.')\ndevice ="))
+
+
+def test_a_default_that_a_call_gives_is_no_field_of_its_argument(small: Path) -> None:
+    """A class that is declared by its fields may read its defaults from the environment."""
+    text = SMALL.format(count=16, size=8).replace(
+        "import torch\n", "import os\nfrom dataclasses import dataclass\n\nimport torch\n", 1
+    )
+    own = (
+        "@dataclass\nclass Config:\n    kind: str = os.environ.get('KIND', 'linear')\n\n\n"
+        "def build(kind):\n    if kind == 'linear':\n        return nn.Linear(4, 1)\n    raise ValueError(kind)\n\n\n"
+    )
+    text = text.replace("device =", own + "device =").replace("model = nn.Linear(4, 1)", "model = build(Config().kind)")
+    assert "DistributedSampler(" in rewritten_of(small, text)
 
 
 def test_a_function_of_the_script_seeds_what_it_does(small: Path) -> None:

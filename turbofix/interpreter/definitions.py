@@ -26,6 +26,7 @@ from turbofix.library import tables as libraries
 from turbofix.library.tables import NAMES
 from turbofix.regex import regex
 from turbofix.source.answers import once_per_node
+from turbofix.source.names import dotted
 
 LAYERS = "<layers>"
 """Where an object keeps what it gave the constructor of ``Sequential``."""
@@ -135,7 +136,8 @@ def field_default(interp: Interpreter, statement: ast.AnnAssign, owner: Class) -
         if keyword.arg in ("default", "default_factory", "factory"):
             told = evaluated(interp, keyword.value, scope)
             return told if keyword.arg == "default" else interp.call(told, Arguments(), statement.value)
-    if statement.value.args and isinstance(statement.value.args[0], ast.Constant):
+    declares = (dotted(statement.value.func) or "").rpartition(".")[2].lower() == "field"
+    if declares and statement.value.args and isinstance(statement.value.args[0], ast.Constant):
         return evaluated(interp, statement.value.args[0], scope)  # pydantic's Field(...)
     return None if isinstance(value, (Opaque, Unknown)) else value
 

@@ -172,6 +172,8 @@ class Files:
             or (name in NAMES["clock"] | _STOPWATCHES and self._decides(call, module))
         ):
             self.made[func] = None
+        elif name == "tempfile.mkdtemp":  # of the run, as no function is done with it
+            self._make(call, module)
         elif name in NAMES["entropy"] and (name.startswith(("os.", "secrets.")) or not (call.args or call.keywords)):
             self.made[func] = None  # all go on with the generator of the first process, and its numbers
         elif (

@@ -60,6 +60,8 @@ _DRAWS = regex(
     r"|\b(np|numpy)\.random\.|(?<![\w.])random\.\w|\br?sample\("
 )
 """What draws random numbers, but for dropout, which an evaluation is without."""
+_CHANCE = regex(r"rand|\btime\b|entropy|\bseed\(\)|getpid")
+"""What gives each process another number."""
 _EVALUATES = regex(r"\.eval\(\)|\.train\((mode=)?False\)")
 _BROUGHT = {
     "numpy": regex(
@@ -398,6 +400,11 @@ def _is_sure(
     """Whether a call is made in every run: under no test, in a function of which that holds as well."""
     function: ast.AST | None = None
     seeds = [each for given in call.args[:1] for each in members(value_of(analysis, given, module))]
+    told = {dotted(each) for each in call.args[:1]} - {None}
+    for each in analysis.execution.modules.values():
+        settings = [one for one in every(ast.Assign, each.tree) if {dotted(target) for target in one.targets} & told]
+        if any(_CHANCE.search(ast.unparse(one.value)) for one in settings):
+            return False
     if any(isinstance(each, Unknown) for each in seeds):
         return False  # it may be drawn, which each process would do by itself
     for above in analysis.facts.places.ancestors(call, module):

@@ -28,6 +28,8 @@ _BY_ROWS = regex(r"\.item\(\)|\.any\(|\.all\(|numel\(|nonzero|\.max\(|\.min\(|\.
 """What a layer asks of the rows that it has."""
 _OF_DATA = frozenset(("__getitem__", "__getitems__", "__call__"))
 """What makes a sample."""
+_OF_TENSORS = frozenset(("size", "dim", "numel", "view", "reshape"))
+"""What nobody calls a model's method."""
 _OWN_CALL = regex(r"\bself\.(\w+)\(")
 _GRADIENTS = regex(
     r"autograd\.grad\([^\n]*parameters\(\)|torch\.func\.\w+|functional_call|import higher\b|\bjacrev\(|\bvmap\("
@@ -118,7 +120,7 @@ def _called(analysis: Analysis, event: Event, loop: ast.AST | None) -> tuple[Sit
             if any(isinstance(one.call, ast.Call) and one.call.func is func for one in facts.frames(each)):
                 raise NotWrapped("a method of the model goes backward, or takes a step, by itself", facts.site(each))
         return facts.places.site(func, frames[-1].module), func.attr
-    if not isinstance(event.node, ast.Call):
+    if not isinstance(event.node, ast.Call) or getattr(event.node.func, "attr", "") in _OF_TENSORS:
         return None
     return facts.places.site(event.node.func, event.module), "forward"
 
