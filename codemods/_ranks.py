@@ -225,6 +225,10 @@ class Ranks:
         for site in plan.bars:
             old, others = edit.call(site).value("disable"), f"{self.word('rank', site)} > 0"
             edit.argument(site, "disable", others if old in (None, "False") else f"{old} or {others}")
+        for site in plan.streams:
+            null = f"open({edit.name('os.devnull', site)}, {edit.quoted('w', site)})"
+            error = edit.name("sys.stderr", site)
+            edit.argument(site, "file", f"{error} if {self.word('rank', site)} == 0 else {null}")
         for site in plan.metrics:
             edit.argument(site, "sync_on_compute", "False")
         for site, text in plan.indexed:

@@ -931,7 +931,9 @@ def test_a_seed_that_is_drawn_is_one_for_all(small: Path) -> None:
     options += "parser.add_argument('--seed', type=int, default=0)\nargs = parser.parse_args()\n"
     text = text.replace("seed = 0", options).replace("(seed)", "(args.seed)")
     assert "torch.distributed.broadcast_object_list(" not in rewritten_of(small, text)
-    drawn = text.replace("parse_args()\n", "parse_args()\nif args.seed == 0:\n    args.seed = int(torch.randint(9, (1,)).item())\n")
+    drawn = text.replace(
+        "parse_args()\n", "parse_args()\nif args.seed == 0:\n    args.seed = int(torch.randint(9, (1,)).item())\n"
+    )
     assert "    random.seed(shared_seed[0])" in rewritten_of(small, drawn)
 
 
@@ -1340,6 +1342,12 @@ def test_a_bar_that_something_holds_is_shown_once(small: Path) -> None:
     text = text.replace("for epoch", "bar = tqdm if device == 'cpu' else trange\nfor epoch")
     text = text.replace("in loader", "in bar(loader)")
     assert "bar(loader, disable=rank > 0)" in rewritten_of(small, text)
+
+
+def test_a_bar_that_is_written_to_a_file_is_written_once(small: Path) -> None:
+    text = SMALL.format(count=16, size=8).replace("import torch\n", "import torch\nfrom progress.bar import Bar\n", 1)
+    text = rewritten_of(small, text.replace("for epoch", "bar = Bar('Training', max=3)\nfor epoch"))
+    assert "Bar('Training', max=3, file=sys.stderr if rank == 0 else open(os.devnull, \"w\"))" in text
 
 
 @pytest.mark.parametrize("limit", ["time.time() - start > 60", "passed > 60"])

@@ -102,13 +102,13 @@ class Parallel:
     has its own. ``made`` is what is called by one process for all, ``fetching`` what is called by one first;
     ``opened`` are the names of files that are written (``settled``: in statements behind which they may be read),
     ``both`` those of files that are read as well, ``receivers`` paths that open themselves, ``writers`` calls that make
-    a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` progress bars, ``metrics`` those of
-    torchmetrics, ``shown`` calls that open a window, ``contexts`` those that log while a block runs. ``imported`` is
-    the entry's first import of what is not Python's own. ``indexed`` is what may name another GPU than the first, each
-    with what it becomes, ``hiding`` statements that hide some. ``unseeded`` are the generators that nobody seeds,
-    ``decisions`` expressions that decide over the rest of the training, where processes may differ. ``loggers`` are the
-    libraries by which it logs messages, or names its folders. ``owner`` is Accelerate's object, which wraps and shares
-    out: ``unwraps`` are models whose weights are then saved or loaded.
+    a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` and ``streams`` progress bars,
+    ``metrics`` those of torchmetrics, ``shown`` calls that open a window, ``contexts`` those that log while a block
+    runs. ``imported`` is the entry's first import of what is not Python's own. ``indexed`` is what may name another GPU
+    than the first, each with what it becomes, ``hiding`` statements that hide some. ``unseeded`` are the generators
+    that nobody seeds, ``decisions`` expressions that decide over the rest of the training, where processes may differ.
+    ``loggers`` are the libraries by which it logs messages, or names its folders. ``owner`` is Accelerate's object,
+    which wraps and shares out: ``unwraps`` are models whose weights are then saved or loaded.
     """
 
     setup: Site
@@ -132,6 +132,7 @@ class Parallel:
     writers: tuple[Site, ...] = ()
     disabled: tuple[Site, ...] = ()
     bars: tuple[Site, ...] = ()
+    streams: tuple[Site, ...] = ()
     metrics: tuple[Site, ...] = ()
     shown: tuple[Site, ...] = ()
     alone: tuple[Site, ...] = ()

@@ -56,6 +56,7 @@ class Files:
         self.writers: dict[Site, None] = {}
         self.disabled: dict[Site, None] = {}
         self.bars: dict[Site, None] = {}
+        self.streams: dict[Site, None] = {}  # bars that are written to a file
         self.contexts: dict[Site, None] = {}
         self.fetching: dict[Site, None] = {}  # what makes a data set, and fetches its files
         self.alone: dict[Site, None] = {}  # what one process calls, and nobody waits for
@@ -122,6 +123,8 @@ class Files:
             return
         if name in _BARS and name.startswith(("tqdm", "rich", "accelerate")):  # which `disable` turns off
             self.bars[site] = None
+        elif name.startswith("progress.") and not any(each.arg == "file" for each in call.keywords):
+            self.streams[site] = None
         elif name in NAMES["makes_writer"] or method == "SummaryWriter":
             self.writers[site] = None
         elif name.startswith("torchmetrics.") and name.rpartition(".")[2][:1].isupper() and "Collection" not in name:

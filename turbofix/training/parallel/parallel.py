@@ -74,7 +74,7 @@ _SPLITTING = regex(r"train_test_split|KFold|resample\(")
 """What draws from NumPy's generator out of sight."""
 
 _BATCHES = regex(r"squeeze\(|\[0\]|view\(|reshape\(|flatten\(0")
-_ITS_OWN = regex(r"SystemRandom|as_completed\(|imap_unordered\(")
+_ITS_OWN = regex(r"SystemRandom|as_completed\(|imap_unordered\(|WebDataset\(")
 """What gives each process something else, and no seed changes that."""
 _COMPARED = regex(
     r"\b(\w+) @ \1\.(T\b|t\(\))|(mm|matmul)\((\w+), \4\.(T\b|t\(\)|transpose\(0, 1|transpose\(1, 0)|cdist\((\w+), \6\b"
@@ -127,6 +127,7 @@ def alike(analysis: Analysis, loop: Site) -> Parallel:
         writers=tuple(files.writers),
         disabled=tuple(files.disabled),
         bars=tuple(files.bars),
+        streams=tuple(files.streams),
         metrics=tuple(files.metrics),
         shown=tuple(files.shown),
         alone=tuple(files.alone),
