@@ -182,6 +182,10 @@ def $tried(model, owner, given, form):
             each.training = False  # it counts over all processes
     kind, sixteen = held[0].device.type, $torch.is_autocast_enabled(held[0].device.type)
     $torch.set_autocast_enabled(kind, False)
+    silent, loguru = $logging.root.manager.disable, $sys.modules.get("loguru")
+    $logging.disable()
+    if loguru:
+        loguru.logger.disable("")
     try:
         with $apart(), $sharing(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
             answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
@@ -196,6 +200,9 @@ def $tried(model, owner, given, form):
         return $torch.utils._pytree.tree_map_only($torch.Tensor, $torch.Tensor.detach, answer), fixed.drawn, then
     finally:
         $torch.set_autocast_enabled(kind, sixteen)
+        $logging.disable(silent)
+        if loguru:
+            loguru.logger.enable("")
         for now, was in states:
             now.clear()
             now.extend(was) if isinstance(now, (list, $collections.deque)) else now.update(was)

@@ -762,6 +762,10 @@ WRITERS = {
     "found = saver.save_checkpoint(epoch)": True,
     "saver.export('a.wav')": True,
     "soundfile.write_blocks(x)": True,
+    "saver.write_h5ad('a.h5ad')": True,
+    "soundfile.plot(save='a.png')": True,
+    "soundfile.plot(save=None)": False,
+    "saver.write_row([])": False,
     "sys.stdout.write('')": False,
     "saver.write('')": False,
     "kept = [saver.save_checkpoint(epoch)]": False,
@@ -775,7 +779,7 @@ def test_a_library_s_call_that_says_so_writes_once(call: str, small: Path) -> No
         "import sys\n", "import soundfile\nimport sys\nimport trimesh.exchange.export\nimport timm\n", 1
     )
     text = text.replace("for epoch", "saver = timm.utils.CheckpointSaver(model)\nfor epoch") + f"    {call}\n"
-    called = call.partition("=")[2].strip(" [") or call
+    called = call.partition(" = ")[2].strip(" [") or call
     assert (f"once({called.partition('(')[0]})" in rewritten_of(small, text)) == WRITERS[call]
 
 
@@ -1406,6 +1410,20 @@ class Noisy(Net):
 
 
 """
+
+
+def test_what_a_model_logs_is_logged_once(small: Path, launcher: ranks.Server) -> None:
+    """Not for each try as well."""
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
+    logged = "class Logged(Net):\n    def forward(self, x):\n        logging.warning('seen')\n"
+    logged += "        return super().forward(x)\n\n\ntorch.manual_seed"
+    text = "import logging\n" + text.replace("torch.manual_seed", logged, 1).replace("= Net()", "= Logged()")
+    small.write_text(text)
+    ours = launcher.run(small, 1).err[0].count("seen")
+    small.write_text(rewritten(small))
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    assert [each.count("seen") for each in ran.err] == [ours, 0]
 
 
 def test_a_state_of_another_size_is_computed_whole(small: Path, launcher: ranks.Server) -> None:

@@ -36,7 +36,7 @@ _MOVING = frozenset(("save", "replace", "rename", "unlink", "rmdir", "touch"))
 _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile")
 _SHOWS = regex(r"print|info|debug|warn|log|write|echo|describ|desc")
 _WRITES = regex(r"(im)?(save|write|export)\w*")
-_SAVES = regex(r"(save|export|dump)_\w+|export")
+_SAVES = regex(r"(save|export|dump|write)_(?!rows?\b)\w+|export")
 _BY_ITSELF = ("accelerate.", "csv.", "deepspeed.", "os.", "sys.", "torch.", "tqdm.", "wandb.")
 """What takes a file that is open, or knows of processes."""
 _LOGGING = frozenset(("Formatter", "Handler", "StreamHandler", "FileHandler", "Filter"))
@@ -164,7 +164,7 @@ class Files:
         elif (
             name in NAMES["writes"] | NAMES["fetches"] | NAMES["asks_user"]
             or (method or name.rpartition(".")[2]) in NAMES["writing_methods"]
-            or (isinstance(parent, (ast.Expr, ast.Assign)) and _writes(name, method))
+            or (isinstance(parent, (ast.Expr, ast.Assign)) and _writes(name, method, call))
         ):
             self._make(call, module)
             if name in NAMES["asks_user"]:
@@ -340,11 +340,14 @@ def _moves(call: ast.Call, parent: ast.AST | None) -> bool:
     return alone and isinstance(call.func, ast.Attribute) and call.func.attr in _MOVING
 
 
-def _writes(name: str, method: str) -> bool:
-    """Whether a library's function, or a method that no class of the project has, writes a file, as its name says."""
+def _writes(name: str, method: str, call: ast.Call) -> bool:
+    """Whether a library's function, or a method that no class of the project has, writes a file, as its name says, or
+    ``save=`` asks for."""
     last = name.rpartition(".")[2]
     of_library = name and last[:1].isalpha() and not name.startswith(_BY_ITSELF)
-    return bool(_SAVES.fullmatch(method) or (of_library and _WRITES.fullmatch(last.lower())))
+    given = [each.value for each in call.keywords if each.arg == "save"]
+    asked = any(not isinstance(each, ast.Constant) or each.value for each in given)
+    return bool(_SAVES.fullmatch(method) or (of_library and (asked or _WRITES.fullmatch(last.lower()))))
 
 
 def _is_on(node: ast.expr) -> bool:
