@@ -554,24 +554,26 @@ def $once(call):
         several = $world_size > 1 and $torch.distributed.is_initialized()
         several = several and $multiprocessing.parent_process() is None and not hasattr($torch.distributed, "single")
         several = several and not any(hasattr(each, "write") for each in [*args, *kwargs.values()])  # a file of its own
-        if not several:
-            return call(*args, **kwargs)
         answer = [None, None]
-        $torch.distributed.barrier()
-        if $rank == 0:
-            $torch.distributed.single = True  # so is what it calls
+        if several:
+            $torch.distributed.barrier()
+        if $rank == 0 or not several:
+            if several:
+                $torch.distributed.single = True  # so is what it calls
             try:
                 answer[0] = call(*args, **kwargs)
             except BaseException as error:
                 answer[1] = error
-            del $torch.distributed.single
-        told = [*answer]
-        try:
-            $pickle.loads($pickle.dumps(answer))
-        except Exception:  # the others have none, then
-            told = [None, answer[1] and RuntimeError(repr(answer[1]))]
-        $torch.distributed.broadcast_object_list(told)
-        answer = told if $rank > 0 else answer
+            if several:
+                del $torch.distributed.single
+        if several:
+            told = [*answer]
+            try:
+                $pickle.loads($pickle.dumps(answer))
+            except Exception:  # the others have none, then
+                told = [None, answer[1] and RuntimeError(repr(answer[1]))]
+            $torch.distributed.broadcast_object_list(told)
+            answer = told if $rank > 0 else answer
         if answer[1] is not None:
             raise answer[1]
         return answer[0]
