@@ -275,6 +275,9 @@ def $compared(model, owner, given, form, axis, rows, left):
         return None  # one number for each sample counts them in the other dimension
     parts = [each if dim is None else each.split(rows, dim)[$rank] for each, dim in zip(given, dims)]
     (whole, drawn, then), (answer, again, now) = ($tried(model, owner, each, form) for each in (given, parts))
+    found = [each.numel() for each in whole if $torch.is_tensor(each)]
+    if found and not any(found):
+        return None  # nothing shows what would come of some rows
     mixed = $beside(model, owner, given, form, dims, rows) or whole
     ways = []
     for one, each, other in zip(answer, whole, mixed):

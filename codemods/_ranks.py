@@ -198,6 +198,7 @@ class Ranks:
         for site in plan.settled:
             there = f"{edit.name('torch.distributed.is_initialized', site)}()"
             there += f" and {edit.name('multiprocessing.parent_process', site)}() is None"
+            there += f" and not hasattr({edit.name('torch.distributed', site)}, {edit.quoted('single', site)})"
             wait = f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()"
             tried = site.kind == "Try"  # what fails in one process alone
             self.after(site, *(("finally:", *(f"    {each}" for each in wait)) if tried else wait))
