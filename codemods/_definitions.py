@@ -368,7 +368,7 @@ def $agree(value):
 def $warned(owner):
     """Say that a model is not shared out."""
     if $rank == 0:
-        why = "its rows hang on each other, are too few, or a hook sees them"
+        why = "its rows hang on each other, are too few, or were not seen to go apart"
         with $warnings.catch_warnings():
             $warnings.simplefilter("always")  # whatever the script filters
             $warnings.warn(f"each process computes the whole batch of {type(owner).__name__}: {why}")
