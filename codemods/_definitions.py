@@ -100,15 +100,28 @@ def $average(parameters):
 
 
 def $reached(values):
-    """What gets a gradient through an answer, whoever holds it."""
-    waiting, seen, found = [each.grad_fn for each in values if $torch.is_tensor(each)], {None}, []
+    """What gets a gradient through an answer, whoever holds it, in the order in which it will."""
+    waiting, seen, found = [each.grad_fn for each in values if $torch.is_tensor(each)], {None}, {}
     while waiting:
         node = waiting.pop()
         if node not in seen:
             seen.add(node)
-            found += [node.variable] if hasattr(node, "variable") else []
-            waiting += [] if isinstance(node, $Part._backward_cls) else [each for each, _ in node.next_functions]
-    return found
+            place = getattr(node, "_sequence_nr", int)()  # what was computed first is differentiated last
+            parts = [] if isinstance(node, $Part._backward_cls) else [each for each, _ in node.next_functions]
+            leaves = [each for each in parts if hasattr(each, "variable")]
+            found.update({each: min(place, found.get(each, place)) for each in leaves})
+            waiting += parts
+    return [each.variable for each in sorted(found, key=found.get, reverse=True)]
+
+
+@$torch.no_grad()
+def $even(optimizer, args, kwargs):
+    """Average what no shared call has averaged: gradients that each process computed for itself, and rounded."""
+    held = [each for group in optimizer.param_groups for each in group["params"]] if $together() else []
+    held = [each for each in held if $averaged.get(id(each), type(None))() is not each and each.requires_grad]
+    for each in held:
+        each.grad = each.grad if each.grad is None else $Average.apply(each.grad)
+    $average(held)
 
 
 def $apart():
@@ -146,7 +159,10 @@ class $Fixed($torch.utils._python_dispatch.TorchDispatchMode):
         off = {"dropout", "dropout_p", "p" if "dropout" in str(func) else "dropout"}
         args = [0.0 if name in off else each for name, each in zip(names, args)]
         answer = func(*args, **(kwargs or {}))
-        return answer if off & {*names} else $torch.utils._pytree.tree_map_only($torch.Tensor, self.set, answer)
+        if off & {*names}:
+            self.drawn += ($torch.utils._pytree.tree_leaves(answer)[0].shape,)
+            return answer
+        return $torch.utils._pytree.tree_map_only($torch.Tensor, self.set, answer)
 
     def set(self, tensor):
         self.drawn += (tensor.shape,)
@@ -182,6 +198,10 @@ def $tried(model, owner, given, form):
             each.training = False  # it counts over all processes
     kind, sixteen = held[0].device.type, $torch.is_autocast_enabled(held[0].device.type)
     $torch.set_autocast_enabled(kind, False)
+    if sixteen:  # what comes from another model is in sixteen bits
+        halves = $torch.float16, $torch.bfloat16
+        given = [each.float() if getattr(each, "dtype", None) in halves else each for each in given]
+        args, kwargs = $torch.utils._pytree.tree_unflatten(given, form)
     silent, loguru = $logging.root.manager.disable, $sys.modules.get("loguru")
     $logging.disable()
     if loguru:
@@ -193,10 +213,11 @@ def $tried(model, owner, given, form):
         if changed or len($torch.utils._pytree.tree_leaves((args, kwargs))) != len(given):
             raise ValueError("it changes what it is given")
         kept = [each for now, _ in states for each in $torch.utils._pytree.tree_leaves([*$values(now)])]
-        kept = [$torch.tensor(each) if type(each) is float else each for each in kept if id(each) not in before]
-        kept = [each.detach().clone() for each in map($as_tensor, kept) if each is not None]
+        counts = [each for each in kept if type(each) in (int, float)]
+        kept = [$as_tensor(each) for each in kept if id(each) not in before]
+        kept = [each.detach().clone() for each in kept if each is not None]
         steps = [None if $torch.equal(each, was) else each.detach().double() - was for each, was in zip(held, old)]
-        then = [*steps, *kept]
+        then = [*steps, *kept, *counts]
         return $torch.utils._pytree.tree_map_only($torch.Tensor, $torch.Tensor.detach, answer), fixed.drawn, then
     finally:
         $torch.set_autocast_enabled(kind, sixteen)
@@ -238,12 +259,13 @@ def $squares(given):
 
 
 def $hooked(owner):
-    """Whether a hook is to see whole batches: any but those that a library sets up in layers of its own."""
-    kinds = "_forward_hooks", "_backward_hooks", "_backward_pre_hooks"
+    """Whether a hook is to see whole batches: any but torch's and those that a library sets up in its own layers."""
+    kinds = "_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks"
     hooks = [(each, hook) for each in owner.modules() for kind in kinds for hook in getattr(each, kind).values()]
-    homes = [$os.path.join("-packages", type(each).__module__.partition(".")[0], "") for each, _ in hooks]
-    codes = [getattr(getattr(hook, "__code__", None), "co_filename", "") for _, hook in hooks]
-    return any(home not in code for home, code in zip(homes, codes))
+    homes = [{"torch", type(each).__module__.partition(".")[0]} for each, _ in hooks]
+    codes = [getattr(hook, "__code__", getattr(type(hook).__call__, "__code__", None)) for _, hook in hooks]
+    files = [getattr(code, "co_filename", "") for code in codes]
+    return not all(any($os.path.join("-packages", one, "") in file for one in some) for some, file in zip(homes, files))
 
 
 def $beside(model, owner, given, form, dims, rows):
@@ -260,6 +282,17 @@ def $beside(model, owner, given, form, dims, rows):
         return None
 
 
+def $keeps(one, other, rows):
+    """Whether this process's rows of an answer are what they were, with other ones beside them. What counts rows by
+    their numbers is not: on a GPU it could not even be tried with some of them."""
+    if not $torch.is_tensor(one) or not $torch.is_tensor(other) or one.shape != other.shape:
+        return True
+    dims = [dim for dim in range(one.dim()) if one.shape[dim] == sum(rows)]
+    slack = 1e-3 if one.element_size() < 4 else 1e-5
+    pairs = [(other.split(rows, dim)[$rank], one.split(rows, dim)[$rank]) for dim in dims]
+    return not dims or any($is_near(*pair, slack) for pair in pairs)
+
+
 def $compared(model, owner, given, form, axis, rows, left):
     """How a call is shared out: the dimensions of what it is given and of what it answers, and whether it draws
     a number for all rows. None where its answer to some rows is none of what it answers to the batch. What is
@@ -273,12 +306,15 @@ def $compared(model, owner, given, form, axis, rows, left):
     dims = [None if id(each) in left else dim for each, dim in zip(given, dims)]
     if axis and any(dim is None and n == 1 for dim, n in zip(dims, sizes)):
         return None  # one number for each sample counts them in the other dimension
-    parts = [each if dim is None else each.split(rows, dim)[$rank] for each, dim in zip(given, dims)]
-    (whole, drawn, then), (answer, again, now) = ($tried(model, owner, each, form) for each in (given, parts))
-    found = [each.numel() for each in whole if $torch.is_tensor(each)]
-    if found and not any(found):
+    whole, drawn, then = $tried(model, owner, given, form)
+    found = [each for each in whole if $torch.is_tensor(each)]
+    if found and not any(each.numel() for each in found):
         return None  # nothing shows what would come of some rows
     mixed = $beside(model, owner, given, form, dims, rows) or whole
+    if not all(map($keeps, whole, mixed, [rows] * len(whole))):
+        return None
+    parts = [each if dim is None else each.split(rows, dim)[$rank] for each, dim in zip(given, dims)]
+    answer, again, now = $tried(model, owner, parts, form)
     ways = []
     for one, each, other in zip(answer, whole, mixed):
         number = isinstance(each, (int, float)) or ($torch.is_tensor(each) and not each.dim())
@@ -294,14 +330,14 @@ def $compared(model, owner, given, form, axis, rows, left):
             return None  # each row is compared with all of them
         for dim in shorter:
             lengths = [each.shape[dim] * count // sum(rows) for count in rows]
-            fits = $torch.is_tensor(other) and other.shape == each.shape
-            each, other = each.split(lengths, dim)[$rank], other.split(lengths, dim)[$rank] if fits else None
-            if fits and not $is_near(other, each, 1e-3 if each.element_size() < 4 else 1e-5):
+            if not $keeps(each, other, lengths):
                 return None
+            each = each.split(lengths, dim)[$rank]
         ways.append(shorter[0] if shorter else None)
         if not $is_near(one, each) or ($torch.is_tensor(each) and not shorter and not $torch.equal(one, each)):
             return None  # what is as long for some rows hangs on none of them
-    if len(answer) != len(whole) or len(now) != len(then) or not all(map($is_near, now, then)):
+    sized = [isinstance(each, int) and each * sum(rows) == other * rows[$rank] for each, other in zip(now, then)]
+    if len(answer) != len(whole) or len(now) != len(then) or not all(map(max, sized, map($is_near, now, then))):
         return None
     return dims, ways, any(map(tuple.__eq__, drawn, again))
 
@@ -376,12 +412,19 @@ def $warned(owner):
 
 def $shared(model):
     """A model of which each process computes its rows of a batch, and has those of all."""
-    several = $world_size > 1 and $torch.distributed.is_initialized() and $multiprocessing.parent_process() is None
-    if not several or getattr($torch.distributed, "sharing", False) or hasattr($torch.distributed, "single"):
+    if $world_size > 1 and not $torch.distributed.is_initialized() and $multiprocessing.parent_process() is None:
+        raise RuntimeError("no group of processes: torchrun has to start the script itself")
+    if not $together() or getattr($torch.distributed, "sharing", False) or hasattr($torch.distributed, "parted"):
         return model
     owner = getattr(model, "__self__", model)
     if not isinstance(owner, $torch.nn.Module):
         return model
+    if not hasattr($torch.distributed, "even"):
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        $torch.distributed.even = register_optimizer_step_pre_hook($even)
+    if any(map($torch.nn.parameter.is_lazy, owner.parameters())):
+        return model  # its first call makes its layers, of the same numbers in all
     trained = [each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()]
     $average(trained)
     modules = [*owner.modules()]
@@ -405,7 +448,8 @@ def $shared(model):
         least = min($rows_of(given, 0))
         if owner.training and owner not in $plans and least < fewest:
             $warned(owner)
-        told = [each for each in given if each is None or isinstance(each, (str, bool))][:8]
+        told = [each for each in (*args, *kwargs.values()) if isinstance(each, str)]  # not the texts of a batch
+        told += [each for each in given if each is None or isinstance(each, bool)][:8]
         told += [(each.dtype, each.dim()) for each in given if $torch.is_tensor(each)]
         state = owner.training, $torch.is_grad_enabled(), min(least, 2), str(form)
         kind = (getattr(model, "__name__", ""), *state, *told)
@@ -440,10 +484,12 @@ def $shared(model):
                 values, form = $torch.utils._pytree.tree_flatten(model(*own_args, **own_kwargs))
                 drew = $numbers() != before
             zeros = [float(each) for each, way in zip(values, ways) if way == "zero"]
-            if len(values) != len(ways) or any(abs(each) > 1e-6 for each in zeros):
+            long = [(each, way) for each, way in zip(values, ways) if isinstance(way, int)]
+            fit = all(each.dim() > way and each.shape[way] % rows[$rank] == 0 for each, way in long)
+            if not fit or len(values) != len(ways) or any(abs(each) > 1e-6 for each in zeros):
                 raise ValueError("it answers otherwise than it did")
             trained, places = $reached(values), {id(each): place for place, each in enumerate(owner.parameters())}
-            steps = sorted((places.get(id(each), -1), *each.shape) for each in trained)
+            steps = [(places.get(id(each), -1), *each.shape) for each in trained]
             if len(known) < 4:
                 $average(trained)
             shapes = [(way, each.shape) for each, way in zip(values, ways) if $torch.is_tensor(each)]
@@ -461,7 +507,7 @@ def $shared(model):
         if drew:
             $torch.rand((), device="cpu")  # so that the next call draws others
         if own_norms and owner.training:  # all go on with the figures of the first process
-            for buffer in owner.buffers():
+            for buffer in [each for norm in own_norms for each in norm.buffers()]:
                 $torch.distributed.broadcast(buffer, 0)
         return $torch.utils._pytree.tree_unflatten([whole(each, way, rows) for each, way in zip(values, ways)], form)
 
@@ -527,18 +573,24 @@ class $Batches:
     def __iter__(self):
         return self
 
+    def __getattr__(self, name):
+        return getattr(self.batches, name)
+
     def __next__(self):
         batch = next(self.batches)
-        several = $torch.distributed.is_initialized() and not hasattr($torch.distributed, "single")
-        several = several and $multiprocessing.parent_process() is None
+        several = $together() and not hasattr($torch.distributed, "parted")
         if not several or $threading.current_thread() is not $threading.main_thread():
             return batch
         if not self.loader.differ:
             parts = $torch.utils._pytree.tree_leaves((batch, getattr(batch, "data", None)))
+            numpy = [each for each in parts if getattr(getattr(each, "dtype", None), "kind", "") in [*"biuf"]]
+            told = [each for each in parts if isinstance(each, (str, bytes, int, float))]
             some = [each for each in parts if $torch.is_tensor(each) and each.layout == $torch.strided]
+            some += map($torch.as_tensor, numpy)
+            some = [$torch.view_as_real(each.resolve_conj()) if each.is_complex() else each for each in some]
             some = [each.flatten()[:: each.numel() // 4096 | 1] for each in some]
             some = [each.double() * $torch.arange(1, len(each) + 1, device=each.device) for each in some]
-            seen = hash(tuple(each.sum().item() for each in some))
+            seen = $zlib.crc32(repr([told, *(each.sum().item() for each in some)]).encode())
             both = $torch.tensor([seen, -seen])
             $torch.distributed.all_reduce(both, $torch.distributed.ReduceOp.MAX)
             self.loader.differ = bool(both[0] != -both[1])
@@ -549,17 +601,44 @@ class $Batches:
         return batch
 '''
 
+TOGETHER = '''
+def $together():
+    """Whether processes do the same: this is no worker of one, and no part of what one does for all."""
+    alone = $multiprocessing.parent_process() is not None or hasattr($torch.distributed, "single")
+    return $world_size > 1 and $torch.distributed.is_initialized() and not alone
+'''
+
+MET = '''
+def $met():
+    """Wait for all processes; whether they came. Not for ever where this one has an error, which may be its own."""
+    group, error = $torch.distributed, $sys.exc_info()[0]
+    if error is KeyboardInterrupt or hasattr(group, "parted"):  # each is somewhere else
+        group.parted = True
+        return False
+    if error is None:
+        group.barrier()
+        return True
+    group.meetings, latest = getattr(group, "meetings", 0) + 1, $time.monotonic() + 300
+    store, name = group.distributed_c10d._get_default_store(), f"meeting {group.meetings}"
+    came = store.add(name, 1)
+    while came < $world_size and $time.monotonic() < latest:
+        $time.sleep(0.02)
+        came = store.add(name, 0)
+    if came < $world_size:
+        group.parted = True
+    return came == $world_size
+'''
+
 ONCE = '''
 def $once(call):
     """A call that the first process makes for all: they wait for it, and have what it returns, or raises."""
 
     def made(*args, **kwargs):
-        several = $world_size > 1 and $torch.distributed.is_initialized()
-        several = several and $multiprocessing.parent_process() is None and not hasattr($torch.distributed, "single")
-        several = several and not any(hasattr(each, "write") for each in [*args, *kwargs.values()])  # a file of its own
+        own = any(hasattr(each, "write") for each in [*args, *kwargs.values()])  # a file that each has for itself
+        several = $together() and not own
         answer = [None, None]
-        if several:
-            $torch.distributed.barrier()
+        if several and not $met():
+            return call(*args, **kwargs) if $rank == 0 else None
         if $rank == 0 or not several:
             if several:
                 $torch.distributed.single = True  # so is what it calls
@@ -589,8 +668,7 @@ def $first(call):
     """A call that the first process makes before the others do, which then find what it fetched."""
 
     def made(*args, **kwargs):
-        several = $world_size > 1 and $torch.distributed.is_initialized()
-        several = several and not hasattr($torch.distributed, "single")
+        several = $together()
         if several and $rank > 0:
             $torch.distributed.barrier()
         try:
@@ -609,7 +687,8 @@ def $leave():
 
     if not $torch.distributed.is_initialized():  # a worker of its own
         return
-    store, failed = $torch.distributed.distributed_c10d._get_default_store(), hasattr(sys, "last_type")
+    store = $torch.distributed.distributed_c10d._get_default_store()
+    failed = hasattr(sys, "last_type") or hasattr($torch.distributed, "parted")
     came, latest = store.add("left", 1), time.monotonic() + (2 if failed else 60)
     while came < $torch.distributed.get_world_size() and time.monotonic() < latest:
         time.sleep(0.02)
@@ -623,11 +702,11 @@ def $leave():
 ALONE = '''
 def $alone():
     """Whether this is the process that writes. All come so far first: what was there is seen by all."""
-    if $multiprocessing.parent_process() is not None or hasattr($torch.distributed, "single"):
-        return True
-    if $world_size > 1 and $torch.distributed.is_initialized():
-        $torch.distributed.barrier()
-    return $rank == 0
+    if $together():
+        $met()
+        return $rank == 0
+    worker = $multiprocessing.parent_process() is not None  # which does what its process would
+    return worker or $rank == 0 or hasattr($torch.distributed, "single")
 '''
 
 VISIBLE = '''

@@ -15,12 +15,14 @@ from ._definitions import (
     FIRST,
     IN_STEP,
     LEAVE,
+    MET,
     ONCE,
     OWN_FILE,
     SAME,
     SILENT,
     SYNCHRONISE,
     SYNCHRONISED,
+    TOGETHER,
     TWICE,
     VISIBLE,
 )
@@ -133,19 +135,22 @@ class Ranks:
         """Definitions at the head of a file, once: the name of the one that is wanted."""
         done = self.defined.setdefault(at.path, {})
         if wanted not in done:
+            for name, needed in (("together", TOGETHER), ("met", MET)):
+                if name != wanted and f"${name}()" in text:
+                    self.define(at, name, needed)
             at = self.imports[at.path][1] if at.path in self.imports else at  # where they will stand
-            own = {each: self.edit.free_name(each, at) for each in re.findall(r"(?m)^(?:def |class |)\$(\w+)\b", text)}
-            done.update(own)
+            named = re.findall(r"(?m)^(?:def |class |)\$(\w+)\b", text)
+            done.update({each: self.edit.free_name(each, at) for each in named})
             dotted = {*re.findall(r"\$([a-z]+\.[\w.]*\w)", text), "os.environ"}
             for each in sorted(dotted, key=lambda name: (name.split(".")[0], name)):  # imports in this order
-                if each.partition(".")[0] not in own:
+                if each.partition(".")[0] not in done:
                     self.edit.name(each, at)
 
             def spelled(found: re.Match[str]) -> str:
                 word = found[1]
                 head, dot, rest = word.partition(".")
-                if head in own:
-                    return f"{own[head]}{dot}{rest}"
+                if head in done:
+                    return f"{done[head]}{dot}{rest}"
                 return self.word(word, at) if word in _VARIABLES else self.edit.name(word, at)
 
             lines = self.helpers.setdefault(at.path, [])
@@ -196,10 +201,10 @@ class Ranks:
         for site in plan.fetching:
             edit.replace(site, f"{self.define(site, 'first', FIRST)}({edit.text(site)})")
         for site in plan.settled:
-            there = f"{edit.name('torch.distributed.is_initialized', site)}()"
-            there += f" and {edit.name('multiprocessing.parent_process', site)}() is None"
-            there += f" and not hasattr({edit.name('torch.distributed', site)}, {edit.quoted('single', site)})"
-            wait = f"if {there}:", f"    {edit.name('torch.distributed.barrier', site)}()"
+            wait = (
+                f"if {self.define(site, 'together', TOGETHER)}():",
+                f"    {edit.name('torch.distributed.barrier', site)}()",
+            )
             tried = site.kind == "Try"  # what fails in one process alone
             self.after(site, *(("finally:", *(f"    {each}" for each in wait)) if tried else wait))
         for site in plan.both:

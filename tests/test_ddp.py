@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -1118,6 +1119,7 @@ def test_what_a_logger_calls_is_no_call_of_all(small: Path, launcher: ranks.Serv
     head = """\
 import logging
 import sys
+import textwrap
 from datetime import datetime
 
 import torch
@@ -1181,7 +1183,7 @@ def test_numbers_that_a_file_seeds_where_it_is_no_script_are_seeded_for_all(
     text = SMALL.format(count=16, size=4).replace(seeds, "import seeding\n")
     seeds = f"{guard}\n    {seeds}" if guard else seeds
     small.with_name("seeding.py").write_text("import torch\n\n" + seeds)
-    assert ("shared_seed" not in rewritten_of(small, text)) == seeded
+    assert ("torch.manual_seed(shared_seed[0])" not in rewritten_of(small, text)) == seeded
 
 
 def test_loaders_draw_their_numbers_when_they_did_and_are_saved_as_what_they_were(
@@ -1610,3 +1612,153 @@ def test_a_generator_that_nobody_seeds_is_that_of_the_first_process(small: Path,
     drawn_by = [each.name.partition("_")[::2] for each in small.parent.glob("?_0.*")]
     assert {rank for rank, _ in drawn_by} == {"0", "1"}
     assert len({number for _, number in drawn_by}) == 1
+
+
+def with_forward(body: str) -> str:
+    """A training whose model goes forward by these lines."""
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
+    return text.replace("        return self.decode(self.encode(x))\n", textwrap.indent(body, " " * 8), 1)
+
+
+FORWARD = """\
+answer = self.decode(self.encode(x))
+self.sizes, self.calls = (len(x), 6 * len(x)), getattr(self, "calls", 0) + 1
+return answer * (2 if self.calls > 5 else 1)
+"""
+COUNTING = """\
+self.seen = getattr(self, "seen", 0) + len(x)
+return self.decode(self.encode(x)) * (2 if self.seen > 40 else 1)
+"""
+CHOOSING = """\
+kept, answer = self.encode(x), x.new_zeros(len(x), 3)
+for sign in dict.fromkeys((x[:, 0] > 0).tolist()):
+    rows = (x[:, 0] > 0) == sign
+    answer = answer.masked_scatter(rows[:, None], (self.head if sign else self.idle)(kept[rows]))
+return answer
+"""
+
+
+def test_what_a_model_counts_and_chooses_is_that_of_all(small: Path, launcher: ranks.Server) -> None:
+    small.write_text(with_forward(FORWARD))
+    assert "computes the whole batch" not in as_by_one(small, launcher)
+    for body in (COUNTING, CHOOSING):
+        small.write_text(with_forward(body))
+        assert "computes the whole batch" in as_by_one(small, launcher)
+
+
+def test_layers_that_the_first_call_makes_are_shared_from_then_on(small: Path, launcher: ranks.Server) -> None:
+    text = with_forward("return self.decode(self.encode(x))\n")
+    small.write_text(text.replace("= Net()", "= nn.Sequential(nn.LazyLinear(8), nn.Tanh(), nn.Linear(8, 3))"))
+    assert "computes the whole batch" not in as_by_one(small, launcher)
+
+
+def test_a_number_that_says_what_a_model_answers(small: Path, launcher: ranks.Server) -> None:
+    text = with_forward(
+        "return self.decode(self.encode(x)) if how < 2 else F.cross_entropy(self.decode(self.encode(x)), b)\n"
+    )
+    text = text.replace("def forward(self, x):", "def forward(self, x, how, b):", 1)
+    lost = "loss = model(a, epoch, b)\n        loss = F.cross_entropy(loss, b) if loss.dim() else loss"
+    small.write_text(text.replace("loss = F.cross_entropy(model(a), b)", lost))
+    assert "computes the whole batch" in as_by_one(small, launcher)
+
+
+def test_a_hook_in_front_of_a_layer_sees_each_batch_once(small: Path, launcher: ranks.Server) -> None:
+    text = with_forward("return self.decode(self.encode(x))\n")
+    text = text.replace(
+        "= Net()",
+        "= Net()\nseen = []\nmodel.body.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))",
+    )
+    small.write_text(text + "print(sum(seen), len(seen))\n")
+    assert "computes the whole batch" in as_by_one(small, launcher)
+    text = text.replace(
+        "self.head, self.idle = nn.Linear(8, 3)", "self.head, self.idle = nn.utils.spectral_norm(nn.Linear(8, 3))"
+    )
+    text = text.replace("model.body.register_forward_pre_hook", "repr")
+    small.write_text(text)
+    assert "computes the whole batch" not in as_by_one(small, launcher)
+
+
+def test_what_picks_rows_by_number_is_never_tried_with_some(small: Path, launcher: ranks.Server) -> None:
+    """On a GPU, a number past the rows would end the process."""
+    body = "if others.max() >= len(x):\n    print('past the rows', file=sys.stderr)\n"
+    body += "return self.decode(self.encode(x + x[others]))\n"
+    text = "import sys\n" + with_forward(body).replace("def forward(self, x):", "def forward(self, x, others):", 1)
+    small.write_text(text.replace("model(a)", "model(a, torch.arange(len(a)).flip(0))"))
+    said = as_by_one(small, launcher)
+    assert ("computes the whole batch" in said, "past the rows" in said) == (True, False)
+
+
+def test_models_go_after_each_other_in_sixteen_bits(small: Path, launcher: ranks.Server) -> None:
+    text = (
+        with_forward("return self.decode(self.encode(x))\n")
+        .replace("model(a)", "net(model(a))")
+        .replace("nn.Linear(6, 3)", "nn.Linear(3, 3)")
+    )
+    text = text.replace("        loss = ", "        with torch.autocast('cpu', torch.bfloat16):\n            loss = ")
+    small.write_text(rewritten_of(small, text))
+    ran = launcher.run(small)
+    assert (ran.error, "computes the whole batch" in ran.err[0]) == ("", False)
+
+
+def test_gradients_that_no_shared_call_saw_are_averaged_in_front_of_a_step(small: Path, launcher: ranks.Server) -> None:
+    """Each process rounds its own way; here it is as if by a hundredth."""
+    text = with_forward("return self.decode(self.encode(x))\n")
+    text = text.replace("model(a), b)", "model(a), b) + uneven * eval('net(a)').pow(2).mean()")
+    text = text.replace("state = None", "state = None\nuneven = 1 + int(os.environ.get('RANK', 0)) / 100")
+    shown = "print([each.sum().item() for each in net.parameters()], file=sys.stderr)\n"
+    small.write_text(rewritten_of(small, "import os\nimport sys\n" + text) + shown)
+    ran = launcher.run(small)
+    one, other = (each.strip().splitlines()[-1] for each in ran.err)
+    assert (ran.error, one) == ("", other)
+    assert one.startswith("[")
+
+
+def test_batches_are_compared_by_all_that_is_in_them(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.format(count=16, size=4).replace(
+        "x = torch.randn(16, 4)", "x = torch.randn(16, 4)\nx[3, 2] = float('nan')\n"
+    )
+    text = text.replace("for a, b in loader", "for a, b, *more in loader").replace(
+        "shuffle=True", "shuffle=True, collate_fn=together"
+    )
+    own = "def together(batch):\n    both = torch.utils.data.default_collate(batch)\n"
+    own += "    return *both, torch.ones(2, dtype=torch.complex64), MORE\n\n\ntorch.manual"
+    text = (
+        rewritten_of(small, text.replace("torch.manual", own, 1)) + "print(loader.differ, more[-1], file=sys.stderr)\n"
+    )
+    for more, differ in (
+        ("'text'", "False text"),
+        ("f'text {rank}'", "True text 0"),
+        ("numpy.array([1.0 * rank])", "True [0.]"),
+    ):
+        small.write_text("import numpy\n" + text.replace("MORE", more))
+        ran = launcher.run(small)
+        assert ran.error == ""
+        assert [each.strip().splitlines()[-1] for each in ran.err] == [differ, differ]
+        assert "Casting complex values" not in ran.err[0]
+
+
+def test_a_script_that_another_one_starts_has_no_group(small: Path) -> None:
+    small.write_text(rewritten_of(small, SMALL.format(count=16, size=4)))
+    small = small.with_name("other.py")
+    small.write_text("import small\n")
+    assert "torchrun has to start the script itself" in started(small).stderr
+
+
+def test_one_that_fails_alone_saves_and_waits_for_nobody(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace(
+        "    print(", "    if epoch == 1 and os.environ.get('RANK', '0') == '0':\n        WHY\n    print("
+    )
+    head, loop = text.split("for epoch", 1)
+    text = (
+        "import os\n"
+        + head
+        + "try:\n"
+        + textwrap.indent("for epoch" + loop, "    ")
+        + "KEPT:\n    torch.save(model.state_dict(), 'kept.pt')\n"
+    )
+    for why, kept in (("raise MemoryError", "finally"), ("raise KeyboardInterrupt", "except KeyboardInterrupt")):
+        one = rewritten_of(small, text.replace("WHY", why).replace("KEPT", kept))
+        assert one.count("time.monotonic() + 300") == 1
+        small.write_text(one.replace("time.monotonic() + 300", "time.monotonic() + 1"))
+        started(small)
+        (small.parent / "kept.pt").unlink()
