@@ -63,10 +63,13 @@ _DRAWS = regex(
 _CHANCE = regex(r"rand|\btime\b|entropy|\bseed\(\)|getpid")
 """What gives each process another number."""
 _EVALUATES = regex(r"\.eval\(\)|\.train\((mode=)?False\)")
-_BROUGHT = regex(
-    r"(?m)^\s*(import|from) [^#\n]*\b(numpy|sklearn|scipy|pandas|cv2|skimage|imblearn|librosa|gensim|torchaudio)\b"
-)
-"""What brings NumPy's generator, which libraries draw from as well."""
+_BROUGHT = {
+    "numpy": regex(
+        r"(?m)^\s*(import|from) [^#\n]*\b(numpy|sklearn|scipy|pandas|cv2|skimage|imblearn|librosa|gensim|torchaudio)\b"
+    ),
+    "random": regex(r"(?m)^\s*(import|from) [^#\n]*\brandom\b"),
+}
+"""What brings a generator, which libraries draw from as well."""
 _SPLITTING = regex(r"train_test_split|KFold|resample\(")
 """What draws from NumPy's generator out of sight."""
 
@@ -386,7 +389,7 @@ def _unseeded(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[str]:
     named = [(dotted(call.func) or "", call, module) for call, module in calls]
     named = [each for each in named if each[0].rpartition(".")[2] not in own]
     for name, pattern in _SEEDING.items():
-        spoken = name != "numpy" or any(_BROUGHT.search(module.text) for module in modules)
+        spoken = name == "torch" or any(_BROUGHT[name].search(module.text) for module in modules)
         seeding = [(call, module) for text, call, module in named if pattern.fullmatch(text)]
         if spoken and not any(_is_sure(analysis, call, module, calls) for call, module in seeding):
             yield name
