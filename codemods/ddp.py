@@ -61,8 +61,12 @@ Use instead
     an option names), and all go through sets in one order (``PYTHONHASHSEED``). The script's own question whether
     there is a group is answered as for one process.
 
+    A model that is called where nothing was followed is computed whole by each, and its gradients are averaged in front
+    of a step of its optimizer, so that what each GPU rounds its own way does not go apart.
+
     ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns: a generator
-    that nobody seeds (``once(default_rng)()``), too. So it is with questions to the user, and with windows: where there
+    that nobody seeds (``once(default_rng)()``), too. Where a process has an error of its own, it waits five minutes at
+    most, and after a Ctrl-C for nobody: the first one saves by itself. So it is with questions to the user, and with windows: where there
     are any, the group waits up to a day. The other processes print nothing, and write to nothing what they write to
     open files, or to a copy of a file that they read as well. Batch normalisation counts over all processes, by
     ``SyncBatchNorm``, on GPUs; the layers are still of their own classes, for models that ask, and so are those of a
