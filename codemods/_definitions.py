@@ -181,8 +181,9 @@ def $as_tensor(kept):
     return kept if $torch.is_tensor(kept) and not isinstance(kept, $torch.nn.Parameter) else None
 
 
-def $tried(model, owner, given, form):
-    """What a model answers, the shapes of what it draws, and its tensors then; it is left as it was."""
+def $tried(model, owner, given, form, anew=False):
+    """What a model answers, with weights drawn ``anew`` or its own, the shapes of what it draws, and its tensors then;
+    it is left as it was."""
     model = getattr(model, "_orig_mod", model)  # of one that is compiled
     given = [each.clone() if $torch.is_tensor(each) else each for each in given]  # which a model may change
     args, kwargs = $torch.utils._pytree.tree_unflatten(given, form)
@@ -206,6 +207,11 @@ def $tried(model, owner, given, form):
     $logging.disable()
     if loguru:
         loguru.logger.disable("")
+    weights = [(each, each.data) for each in owner.parameters() if anew and each.dim() > 1]
+    $own.manual_seed(0)
+    for each, was in weights:
+        drawn = $torch.randn(each.shape, generator=$own, device="cpu") * (each.shape[0] / each.numel()) ** 0.5
+        each.data = drawn.to(was.device, was.dtype)
     try:
         with $apart(), $sharing(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
             answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
@@ -224,6 +230,8 @@ def $tried(model, owner, given, form):
         $logging.disable(silent)
         if loguru:
             loguru.logger.enable("")
+        for each, was in weights:
+            each.data = was
         for now, was in states:
             now.clear()
             now.extend(was) if isinstance(now, (list, $collections.deque)) else now.update(was)
@@ -282,6 +290,20 @@ def $beside(model, owner, given, form, dims, rows):
         return None
 
 
+def $few(model, owner, given, form, dims, rows):
+    """What a model answers to two rows of this process, and to two of each, with weights drawn anew: a mean over other
+    things than rows may look like one over rows where there are many, and where nothing has been learnt yet."""
+    count = min(2, *rows)
+    picked = [sum(rows[:one]) + each for one in range($world_size) for each in range(count)]
+    answers = []
+    for some in (picked[$rank * count :][:count], picked):
+        places = [$torch.tensor(some, device=getattr(each, "device", None)) for each in given]
+        parts = zip(given, dims, places)
+        parts = [each if dim is None else each.index_select(dim, places) for each, dim, places in parts]
+        answers.append($tried(model, owner, parts, form, anew=True)[0])
+    return answers
+
+
 def $keeps(one, other, rows):
     """Whether this process's rows of an answer are what they were, with other ones beside them. What counts rows by
     their numbers is not: on a GPU it could not even be tried with some of them."""
@@ -315,11 +337,12 @@ def $compared(model, owner, given, form, axis, rows, left):
         return None
     parts = [each if dim is None else each.split(rows, dim)[$rank] for each, dim in zip(given, dims)]
     answer, again, now = $tried(model, owner, parts, form)
-    ways = []
-    for one, each, other in zip(answer, whole, mixed):
+    ways, fewer = [], None
+    for at, (one, each, other) in enumerate(zip(answer, whole, mixed)):
         number = isinstance(each, (int, float)) or ($torch.is_tensor(each) and not each.dim())
         if number or ($torch.is_tensor(each) and each.numel() == 1 and one.shape == each.shape):
-            ways.append((float(one), float(each)))
+            fewer = fewer or $few(model, owner, given, form, dims, rows)
+            ways.append((float(one), float(each), float(fewer[0][at]), float(fewer[1][at])))
             continue
         if type(each).__name__.endswith("Cache"):  # of keys and values, which each process has for its rows
             ways.append(None)
@@ -348,12 +371,13 @@ def $joined(told, rows):
     for each in zip(*(one[1] for one in told)):
         totals = ()
         if isinstance(each[0], tuple):
-            mean = sum(one * count for (one, _), count in zip(each, rows)) / sum(rows)
-            totals = ("mean", mean), ("sum", sum(one for one, _ in each))
+            one, all_rows, two, fewer = zip(*each)
+            mean = sum(one * count for one, count in zip(one, rows)) / sum(rows)
+            totals = ("mean", mean, sum(two) / $world_size), ("sum", sum(one), sum(two))
         elif len({*each}) == 1:
             ways.append(each[0])
             continue
-        fits = [name for name, way in totals if $is_near(way, each[0][1])]
+        fits = [way for way, much, less in totals if $is_near(much, all_rows[0]) and $is_near(less, fewer[0])]
         if not fits:
             return None
         ways.append(fits[0] if len(fits) == 1 else "zero")  # which is a mean as well as a sum
@@ -392,6 +416,37 @@ def $plan(model, owner, given, form):
         if plan is not None:
             return axis, *plan
     return None
+
+
+class $First($torch.autograd.Function):
+    """What the first GPU has computed: each rounds its own way, and would decide otherwise."""
+
+    @staticmethod
+    def forward(ctx, value):
+        value = value.clone(memory_format=$torch.contiguous_format)
+        $torch.distributed.broadcast(value, 0)
+        return value
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def $by_each(model, owner, args, kwargs):
+    """The whole batch, computed by each process: its layers normalise for themselves, then."""
+    layers = [(each, type(each)) for each in owner.modules()]
+    layers = [(each, kind) for each, kind in layers if kind.__bases__[:1] == ($torch.nn.SyncBatchNorm,)]
+    for layer, kind in layers:
+        layer.__class__ = kind.__bases__[1]
+    try:
+        answer = model(*args, **kwargs)
+    finally:
+        for layer, kind in layers:
+            layer.__class__ = kind
+    leaves, form = $torch.utils._pytree.tree_flatten(answer)
+    on_gpu = [$torch.is_tensor(each) and each.is_cuda and each.layout == $torch.strided for each in leaves]
+    leaves = [$First.apply(each) if on else each for each, on in zip(leaves, on_gpu)]
+    return $torch.utils._pytree.tree_unflatten(leaves, form)
 
 
 def $agree(value):
@@ -460,7 +515,7 @@ def $shared(model):
             if known[-1] is None:
                 $warned(owner)
         if not known[-1] or min($rows_of(given, known[-1][0])) < fewest:
-            return model(*args, **kwargs)
+            return $by_each(model, owner, args, kwargs)
         axis, dims, ways, common = known[-1]
         rows = $rows_of(given, axis)
         $own.manual_seed($zlib.crc32($numbers()[0]))  # by how far the script's own numbers are
@@ -503,7 +558,7 @@ def $shared(model):
             else:
                 known.append(None)
                 $warned(owner)
-            return model(*args, **kwargs)
+            return $by_each(model, owner, args, kwargs)
         if drew:
             $torch.rand((), device="cpu")  # so that the next call draws others
         if own_norms and owner.training:  # all go on with the figures of the first process
@@ -640,12 +695,15 @@ def $once(call):
         if several and not $met():
             return call(*args, **kwargs) if $rank == 0 else None
         if $rank == 0 or not several:
+            told = ("RANK", "LOCAL_RANK", "WORLD_SIZE") if several else ()  # which programs that it starts are not
+            told = {each: $os.environ.pop(each) for each in told if each in $os.environ}
             if several:
                 $torch.distributed.single = True  # so is what it calls
             try:
                 answer[0] = call(*args, **kwargs)
             except BaseException as error:
                 answer[1] = error
+            $os.environ.update(told)
             if several:
                 del $torch.distributed.single
         if several:

@@ -239,7 +239,7 @@ class Ranks:
             edit.argument(site, "sync_on_compute", "False")
         for site, text in plan.indexed:
             new = requote(text, edit, site).replace("world_size", self.word("world_size", site))
-            if text.startswith("visible"):
+            if "visible" in text:
                 new = new.replace("visible", self.define(site, "visible", VISIBLE))
             edit.replace(site, new.replace("OLD", edit.text(site)))
         for site in plan.hiding:
@@ -296,6 +296,7 @@ class Ranks:
         lines += [
             f"    if {environ}[{rank}] != {zero}:",
             f"        {edit.name('sys.stdout', at)} = {null}  # one prints",
+            f"        {environ}[{edit.quoted('TQDM_DISABLE', at)}] = {edit.quoted('1', at)}",
         ]
         if "logging" in plan.loggers:
             lines += [f"        {edit.name('logging.disable', at)}({edit.name('logging.WARNING', at)})"]

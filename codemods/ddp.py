@@ -62,15 +62,17 @@ Use instead
     there is a group is answered as for one process.
 
     A model that is called where nothing was followed is computed whole by each, and its gradients are averaged in front
-    of a step of its optimizer, so that what each GPU rounds its own way does not go apart.
+    of a step of its optimizer, so that what each GPU rounds its own way does not go apart. Of what a model answers to
+    a whole batch on GPUs, all go on with what the first has.
 
     ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns: a generator
-    that nobody seeds (``once(default_rng)()``), too. Where a process has an error of its own, it waits five minutes at
-    most, and after a Ctrl-C for nobody: the first one saves by itself. So it is with questions to the user, and with windows: where there
-    are any, the group waits up to a day. The other processes print nothing, and write to nothing what they write to
-    open files, or to a copy of a file that they read as well. Batch normalisation counts over all processes, by
-    ``SyncBatchNorm``, on GPUs; the layers are still of their own classes, for models that ask, and so are those of a
-    model that is saved whole. A model with layers that normalise in a way of their own is computed whole there.
+    that nobody seeds (``once(default_rng)()``), too. So it is with questions to the user, and with windows: where there
+    are any, the group waits up to a day. Where a process has an error of its own, it waits five minutes at most, and
+    after a Ctrl-C for nobody: the first one saves by itself. What it starts is a program of one process. The other
+    processes print nothing, and write to nothing what they write to open files, or to a copy of a file that they read
+    as well. Batch normalisation counts over all processes, by ``SyncBatchNorm``, on GPUs; the layers are still of their
+    own classes, for models that ask, and so are those of a model that is saved whole. A model with layers that
+    normalise in a way of their own is computed whole there.
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes

@@ -1150,6 +1150,9 @@ def test_all_wait_while_somebody_looks_at_a_window(small: Path) -> None:
     assert 'else "gloo")' in rewritten_of(small, text)
     text = rewritten_of(small, f"import matplotlib.pyplot as plt\n{text}plt.show()\n")
     assert "once(plt.show)()" in text
+    assert "once(plt.show)()" in rewritten_of(
+        small, f"import matplotlib.pylab as plt\n{SMALL}plt.show()\n".format(count=16, size=4)
+    )
     assert 'else "gloo", timeout=datetime.timedelta(days=1))' in text
 
 
@@ -1536,9 +1539,9 @@ def test_numbers_of_the_host_travel_where_there_are_gpus(small: Path, launcher: 
 CALLED = {
     "sys.exit(3)": "SystemExit",
     "raise Own(1, 2)": "Own RuntimeError",
-    "os.getenv('RANK')": "0 0",
+    "str(rank)": "0 0",
     "lambda: None": "function None",
-    "once(os.getenv)('RANK')": "0 0",
+    "once(str)(rank)": "0 0",
 }
 
 
@@ -1762,3 +1765,80 @@ def test_one_that_fails_alone_saves_and_waits_for_nobody(small: Path) -> None:
         small.write_text(one.replace("time.monotonic() + 300", "time.monotonic() + 1"))
         started(small)
         (small.parent / "kept.pt").unlink()
+
+
+def test_what_is_printed_in_front_of_the_imports_is_printed_once(small: Path) -> None:
+    small.write_text(rewritten_of(small, 'print("begins")\n' + SMALL.format(count=16, size=4)))
+    assert started(small).stdout.count("begins") == 1
+
+
+def test_a_bar_that_a_library_shows_is_shown_once(small: Path) -> None:
+    """By tqdm, which asks the environment as it is imported."""
+    shows = "import os\nimport sys\n\nif not os.environ.get('TQDM_DISABLE'):\n    print('a bar', file=sys.stderr)\n"
+    small.with_name("showing.py").write_text(shows)
+    small.write_text(rewritten_of(small, "import showing\n" + SMALL.format(count=16, size=4)))
+    assert started(small).stderr.count("a bar") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "becomes"),
+    [
+        ("'-d', '--device', default='cpu'", "'-d', '--device', type=visible, default='cpu'"),
+        ("'--on', type=str, dest='device'", "'--on', type=visible, dest='device'"),
+        ("'--device', choices=['cpu', 'cuda']", "'--device', choices=['cpu', 'cuda']"),
+        ("'--lr', default='0.1'", "'--lr', default='0.1'"),
+    ],
+)
+def test_an_option_s_gpu_is_the_one_that_a_process_sees(option: str, becomes: str, small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace("nn.Linear(4, 1)", "nn.Linear(4, 1).to(args.device)")
+    head = (
+        f"parser = argparse.ArgumentParser()\nparser.add_argument({option})\nargs = parser.parse_args()\ntorch.manual"
+    )
+    text = text.replace("torch.manual", head, 1).replace("import torch\n", "import argparse\nimport torch\n", 1)
+    assert f"add_argument({becomes})" in rewritten_of(small, text)
+
+
+def test_a_mean_over_other_things_than_rows_is_told_where_nothing_was_learnt(
+    small: Path, launcher: ranks.Server
+) -> None:
+    """Each row loses nearly the same at first, so that any mean of them looks like any other one."""
+    body = "weights, lost = 0.1 + (x[:, 0] > 0), F.cross_entropy(self.decode(self.encode(x)), b, reduction='none')\n"
+    text = with_forward(body + "return (lost * weights).sum() / weights.sum()\n")
+    text = text.replace("def forward(self, x):", "def forward(self, x, b):", 1)
+    text = text.replace("F.cross_entropy(model(a), b)", "model(a, b)")
+    text = text.replace("net = ", "[each.data.mul_(1e-6) for each in model.parameters()]\nnet = ").replace(
+        "0.01)", "1e-6)"
+    )
+    small.write_text(text)
+    assert "computes the whole batch" in as_by_one(small, launcher)
+    small.write_text(text.replace("0.1 + (x[:, 0] > 0)", "x[:, 0] ** 0"))
+    assert "computes the whole batch" not in as_by_one(small, launcher)
+
+
+def test_a_program_that_one_starts_is_none_of_the_group(small: Path) -> None:
+    child = "import os; print('one of', os.environ.get('WORLD_SIZE', 1))"
+    text = SMALL.format(count=16, size=4).replace(
+        "import torch\n", "import os\nimport subprocess\nimport sys\n\nimport torch\n", 1
+    )
+    text = rewritten_of(
+        small, text + f"subprocess.run([sys.executable, '-c', {child!r}])\nprint('of', os.environ['WORLD_SIZE'])\n"
+    )
+    small.write_text(text)
+    assert [each for each in started(small).stdout.splitlines() if "of" in each] == ["one of 1", "of 2"]
+
+
+def test_a_batch_that_each_computes_whole_is_normalised_by_each(small: Path, launcher: ranks.Server) -> None:
+    """And all go on with what the first GPU has; here, these are said to be ones."""
+    body = "self.kept, uneven = x, int(os.environ.get('RANK', 0)) / 1e3\n"
+    text = with_forward(body + "return self.idle(self.decode(self.encode(x))) + uneven * x[:, :3]\n")
+    text = "import os\nimport sys\n" + text.replace(
+        "nn.Linear(8, 3), nn.Linear(8, 3)", "nn.Linear(8, 3), nn.BatchNorm1d(3)", 1
+    )
+    text = rewritten_of(small, text) + "print(shown, model.idle.running_var.tolist(), file=sys.stderr)\n"
+    assert (text.count("next(owner.parameters()).is_cuda"), text.count("each.is_cuda and")) == (1, 1)
+    small.write_text(text.replace("next(owner.parameters()).is_cuda", "True").replace("each.is_cuda and", ""))
+    ran = launcher.run(small)
+    one, other = (each.strip().splitlines()[-1] for each in ran.err)
+    assert (ran.error, one) == ("", other)
+    assert one.startswith("[")
+    assert "computes the whole batch" in ran.err[0]

@@ -110,7 +110,7 @@ class Files:
         return statement
 
     def _look(self, call: ast.Call, module: ModuleFile, *, steps: bool) -> None:
-        name = self.analysis.facts.offered(call.func, module) or ""
+        name = (self.analysis.facts.offered(call.func, module) or "").replace("matplotlib.pylab.", "matplotlib.pyplot.")
         if not name and _NAMES_BAR.search(dotted(call.func) or ""):  # one of several, that something holds
             held = members(value_of(self.analysis, call.func, module))
             bars = [each.qualname for each in held if isinstance(each, External) and each.qualname in _BARS]

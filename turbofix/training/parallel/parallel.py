@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -280,10 +281,6 @@ def _same(analysis: Analysis) -> Iterator[Site]:
                 yield analysis.facts.places.site(call.func, module)
 
 
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
 def _picks_itself(analysis: Analysis, event: Event) -> bool:
     """Whether the classes of a loss are the samples themselves: its target counts them."""
     if event.kind == "call" and not event.name.endswith(".cross_entropy"):
@@ -346,6 +343,10 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
             if name == "torch.device" and len(call.args) == 1 and not isinstance(call.args[0], ast.Starred):
                 for each in _chosen(analysis, call.args[0], module):
                     yield places.site(each, module), "visible(OLD)"
+            if _is_device(call, module):  # an option that is given to a model or a tensor as it stands
+                typed = [each.value for each in call.keywords if each.arg == "type"]
+                last = (*typed, *call.args)[0 if typed else -1]
+                yield places.site(last, module), "visible" if typed else "OLD, type=visible"
             takes = {"torch.cuda.set_device": 0, "torch.device": 0 if len(call.args) == 1 else 1}
             at = 0 if name.endswith((".cuda", "'cuda:{}'.format")) and len(call.args) == 1 else takes.get(name)
             of_class = name.rpartition(".")[0].rpartition(".")[2] in classes  # whose argument is what it moves
@@ -354,6 +355,18 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
             counts = isinstance(given, ast.Constant) and type(given.value) is int and given.value > 0
             if counts or (given is not None and not isinstance(given, ast.Constant) and (at or name != "torch.device")):
                 yield places.site(given, module), first  # type: ignore[arg-type]
+
+
+def _is_device(call: ast.Call, module: ModuleFile) -> bool:
+    """Whether an option of a command line names a device that something is moved to."""
+    names = [each.value for each in call.args if isinstance(each, ast.Constant)]
+    told = {each.arg: ast.unparse(each.value) for each in call.keywords}
+    if (dotted(call.func) or "").rpartition(".")[2] != "add_argument" or len(names) != len(call.args) or not names:
+        return False
+    if told.get("type", "str") != "str" or not {"action", "nargs", "choices", None}.isdisjoint(told):
+        return False
+    name = ast.literal_eval(told["dest"]) if "dest" in told else str(names[-1]).lstrip("-").replace("-", "_")
+    return re.search(rf"\.to\(\w+\.{re.escape(name)}\b", module.text) is not None
 
 
 def _chosen(analysis: Analysis, device: ast.expr, module: ModuleFile) -> Iterator[ast.expr]:

@@ -14,12 +14,13 @@ from turbofix.source.site import Site
 
 
 def beginning(module: ModuleFile, places: Places) -> Site:
-    """The first import of what is not Python's own; else the first statement behind the imports."""
+    """The first import of what is not Python's own, or print; else the first statement behind the imports."""
     rest = []
     for each in module.tree.body:
         names = [one.name for one in each.names] if isinstance(each, ast.Import) else []
         names += [each.module or "."] if isinstance(each, ast.ImportFrom) else []
-        if any(name.partition(".")[0] not in sys.stdlib_module_names | {"__future__"} for name in names):
+        prints = isinstance(each, ast.Expr) and ast.unparse(each).startswith("print(")
+        if prints or any(name.partition(".")[0] not in sys.stdlib_module_names | {"__future__"} for name in names):
             return places.site(each, module)
         rest += [each] if not names and not isinstance(each, ast.Expr) else []
     return places.site(rest[0], module)
