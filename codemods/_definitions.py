@@ -207,11 +207,11 @@ def $tried(model, owner, given, form, anew=False):
     $logging.disable()
     if loguru:
         loguru.logger.disable("")
-    weights = [(each, each.data) for each in owner.parameters() if anew and each.dim() > 1]
+    data = [(each, each.data) for each in held]
     $own.manual_seed(0)
-    for each, was in weights:
+    for each in [each for each in owner.parameters() if anew and each.dim() > 1]:
         drawn = $torch.randn(each.shape, generator=$own, device="cpu") * (each.shape[0] / each.numel()) ** 0.5
-        each.data = drawn.to(was.device, was.dtype)
+        each.data = drawn.to(each.device, each.dtype)
     try:
         with $apart(), $sharing(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
             answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
@@ -222,7 +222,8 @@ def $tried(model, owner, given, form, anew=False):
         counts = [each for each in kept if type(each) in (int, float)]
         kept = [$as_tensor(each) for each in kept if id(each) not in before]
         kept = [each.detach().clone() for each in kept if each is not None]
-        steps = [None if $torch.equal(each, was) else each.detach().double() - was for each, was in zip(held, old)]
+        unchanged = [each.shape == was.shape and $torch.equal(each, was) for each, was in zip(held, old)]
+        steps = [None if kept else each.detach().double() - was for each, was, kept in zip(held, old, unchanged)]
         then = [*steps, *kept, *counts]
         return $torch.utils._pytree.tree_map_only($torch.Tensor, $torch.Tensor.detach, answer), fixed.drawn, then
     finally:
@@ -230,8 +231,9 @@ def $tried(model, owner, given, form, anew=False):
         $logging.disable(silent)
         if loguru:
             loguru.logger.enable("")
-        for each, was in weights:
-            each.data = was
+        for each, was in data:
+            if (each.data_ptr(), each.shape) != (was.data_ptr(), was.shape):
+                each.data = was
         for now, was in states:
             now.clear()
             now.extend(was) if isinstance(now, (list, $collections.deque)) else now.update(was)

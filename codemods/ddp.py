@@ -99,6 +99,7 @@ from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.training.evidence import of_loop
 from turbofix.training.model import Parallel, TrainingProgram
 
+from ._frameworks import NAMES
 from ._precision import ENVIRONMENTS, GRAPHS
 from ._ranks import Ranks
 from ._shares import share_data
@@ -122,7 +123,8 @@ ONE = "one process trains: started by torchrun, one for each GPU would share its
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """A training in one process that is for several GPUs."""
     found = program.parallel
-    if found is None or program.distributed or program.processes:
+    elsewhere = program.processes and (program.framework in NAMES or not program.script.trains_here)
+    if found is None or program.distributed or elsewhere:
         return
     copies = bool(found.copied)
     at = (*found.copied, *found.shared, *(each.model for each in found.models), found.loop)

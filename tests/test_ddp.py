@@ -1513,8 +1513,33 @@ def test_what_nothing_calls_is_no_reason_to_refuse(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
     text += "\n\ndef fit(wanted, hidden):\n    for _ in range(3):\n        (hidden - wanted).sum().backward()\n"
     assert "shared(model)" in rewritten_of(small, text)
-    small.write_text(text + "\n\nfit(x, x.clone().requires_grad_())\n")
-    assert "which model is trained here was not followed" in str(refused(small))
+    assert "shared(model)" in rewritten_of(small, text + "\n\nfit(x, x.clone().requires_grad_())\n")
+
+
+def test_a_process_that_does_not_train_is_no_reason_to_refuse(small: Path) -> None:
+    text = SMALL.format(count=16, size=4).replace("import torch\n", "import multiprocessing\nimport torch\n", 1)
+    started_by = text.replace("torch.manual", "child = multiprocessing.Process(target=print)\ntorch.manual", 1)
+    assert "world_size" in rewritten_of(small, started_by)
+    head, loop = text.split("model = ")
+    training = f"{head}def train():\n{textwrap.indent('model = ' + loop, '    ')}\n\n"
+    small.write_text(training + "multiprocessing.Process(target=train).start()\n")
+    assert "world_size" not in applied(small).texts.get(small, "")
+
+
+def test_what_a_trial_sets_is_put_back_whatever_its_shape(small: Path, launcher: ranks.Server) -> None:
+    """As layers do that take their weights from the first batch that they see."""
+    body = "if self.fresh:\n    self.fresh, self.shift.data = False, -x.mean(0, keepdim=True)\n"
+    text = with_forward(body + "return self.decode(self.encode(x + self.shift))\n")
+    made = "nn.Linear(8, 3)\n        self.fresh, self.shift = True, nn.Parameter(torch.zeros(1, 6))\n\n    def encode"
+    small.write_text(text.replace("nn.Linear(8, 3)\n\n    def encode", made))
+    assert "computes the whole batch" in as_by_one(small, launcher)
+
+
+def test_a_search_against_the_model_is_no_training_of_another_one(small: Path) -> None:
+    text = SMALL.format(count=16, size=8)
+    text += "for a, b in loader:\n    a = a.clone().requires_grad_()\n"
+    text += "    nn.functional.mse_loss(model(a).squeeze(1), b).backward()\n"
+    assert "shared(model)" in rewritten_of(small, text)
 
 
 def test_imports_further_down_are_none_of_the_helpers(small: Path) -> None:

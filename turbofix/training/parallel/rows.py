@@ -13,7 +13,6 @@ from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Made, Opaque
 from turbofix.regex import regex
-from turbofix.source.answers import every
 from turbofix.source.names import dotted
 from turbofix.source.nodes import walk
 from turbofix.source.site import Site
@@ -45,7 +44,6 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
     inside = {id(each.node) for each in forwards if any(id(frame.call) in nodes for frame in facts.frames(each))}
     trained: dict[Site, Made | Instance | Opaque] = {}
     found: dict[Site, str] = {}  # what is called, and by which method
-    followed: set[int] = set()  # the loops in which it is
     for event in outer:
         loop = next((each.node for each in facts.loops(event) if trains(analysis, each.node, each.module, steps)), None)
         if loop is None or surely_no_grad(event):
@@ -56,19 +54,13 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
             continue
         trained.update({site: each for site, each in sites.items() if site is not None})
         called = _called(analysis, event, loop)
-        if called is None:
-            raise NotWrapped("it is called in a way that was not followed", facts.site(event))
-        found[called[0]] = called[1]
-        followed.add(id(loop))
+        if called is not None:
+            found[called[0]] = called[1]
     for event in facts.of("backward", "step"):
         if any(id(frame.call) in nodes for frame in facts.frames(event)):
             raise NotWrapped("the model goes backward, or takes a step, by itself", facts.site(event))
     if not found:
         raise NotWrapped("no model is seen that its steps train", steps[0].loop.site)
-    for event in facts.of("backward"):
-        reached = _is_named(analysis, facts.frames(event)[0].scope)
-        if reached and not followed & {id(each.node) for each in facts.loops(event)}:
-            raise NotWrapped("which model is trained here was not followed", facts.site(event))
     _refuse(analysis, list(trained.values()), {"forward", *found.values()})
     for module in analysis.execution.modules.values():
         if (asked := _GRADIENTS.search(module.text)) is not None:
@@ -100,13 +92,6 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
         if called is not None:
             found[called[0]] = called[1]
     return tuple(sorted(found))
-
-
-def _is_named(analysis: Analysis, scope: ast.AST) -> bool:
-    """Whether a function stands for itself, or anything speaks of it: else nothing calls it."""
-    name, trees = getattr(scope, "name", ""), [module.tree for module in analysis.execution.modules.values()]
-    reads = [each for tree in trees for kind in (ast.Name, ast.Attribute) for each in every(kind, tree)]
-    return not name or any(name in (getattr(each, "id", ""), getattr(each, "attr", "")) for each in reads)
 
 
 def _called(analysis: Analysis, event: Event, loop: ast.AST | None) -> tuple[Site, str] | None:
