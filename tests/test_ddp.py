@@ -1528,9 +1528,10 @@ def test_a_process_that_does_not_train_is_no_reason_to_refuse(small: Path) -> No
 
 def test_what_a_trial_sets_is_put_back_whatever_its_shape(small: Path, launcher: ranks.Server) -> None:
     """As layers do that take their weights from the first batch that they see."""
-    body = "if self.fresh:\n    self.fresh, self.shift.data = False, -x.mean(0, keepdim=True)\n"
+    body = "if self.fresh:\n    self.shift.data = -x.mean(0, keepdim=True)\n    self.fresh.zero_()\n"
     text = with_forward(body + "return self.decode(self.encode(x + self.shift))\n")
-    made = "nn.Linear(8, 3)\n        self.fresh, self.shift = True, nn.Parameter(torch.zeros(1, 6))\n\n    def encode"
+    made = "nn.Linear(8, 3)\n        self.shift = nn.Parameter(torch.zeros(1, 6))\n"
+    made += "        self.register_buffer('fresh', torch.ones(()))\n\n    def encode"
     small.write_text(text.replace("nn.Linear(8, 3)\n\n    def encode", made))
     assert "computes the whole batch" in as_by_one(small, launcher)
 
