@@ -216,7 +216,8 @@ def $tried(model, owner, given, form, anew=False):
         with $apart(), $sharing(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
             answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
         changed = any($torch.is_tensor(each) and not each.is_inference() and each._version for each in given)
-        if changed or len($torch.utils._pytree.tree_leaves((args, kwargs))) != len(given):
+        now = $torch.utils._pytree.tree_leaves((args, kwargs))
+        if changed or len(now) != len(given) or any(one is not other for one, other in zip(now, given)):
             raise ValueError("it changes what it is given")
         kept = [each for now, _ in states for each in $torch.utils._pytree.tree_leaves([*$values(now)])]
         counts = [each for each in kept if type(each) in (int, float)]
@@ -592,12 +593,15 @@ SYNCHRONISED = """    if own_norms and next(owner.parameters()).is_cuda:
             if owner not in $plans:
                 $plans[owner] = {}
                 $warned(owner)
-            return model
+            return lambda *args, **kwargs: $by_each(model, owner, args, kwargs)
 """
 """Where it is, for calls whose gradients are not differentiated: torch's cannot be."""
 
 TWICE = """    if own_norms and owner.training and next(owner.parameters()).is_cuda:
-        return model  # each normalises the whole batch: gradients of gradients do not go over processes there
+        if owner not in $plans:  # gradients of gradients do not go over processes there
+            $plans[owner] = {}
+            $warned(owner)
+        return lambda *args, **kwargs: $by_each(model, owner, args, kwargs)
 """
 
 SAME = '''

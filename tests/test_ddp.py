@@ -605,7 +605,7 @@ def test_norms_count_over_all_processes_but_under_gradients_of_gradients(small: 
     twice = SAME["a gradient's size"].replace("\n", "\n        ") + "\n"
     text = rewritten_of(small, text.replace("STEP\n", twice))
     assert "synchronise(owner)" not in text
-    assert "return model  # each normalises the whole batch" in text
+    assert "  # gradients of gradients do not go over processes there" in text
 
 
 def test_norms_that_count_over_all_are_of_their_class_and_so_are_their_copies(
@@ -1150,6 +1150,8 @@ def test_all_wait_while_somebody_looks_at_a_window(small: Path) -> None:
     assert 'else "gloo")' in rewritten_of(small, text)
     text = rewritten_of(small, f"import matplotlib.pyplot as plt\n{text}plt.show()\n")
     assert "once(plt.show)()" in text
+    written = "import cv2\n" + SMALL.format(count=16, size=4) + "cv2.VideoWriter('all.mp4', 0, 25, (64, 64))\n"
+    assert "cv2.VideoWriter('all.mp4' if alone() else os.devnull, 0" in rewritten_of(small, written)
     assert "once(plt.show)()" in rewritten_of(
         small, f"import matplotlib.pylab as plt\n{SMALL}plt.show()\n".format(count=16, size=4)
     )
@@ -1868,3 +1870,24 @@ def test_a_batch_that_each_computes_whole_is_normalised_by_each(small: Path, lau
     assert (ran.error, one) == ("", other)
     assert one.startswith("[")
     assert "computes the whole batch" in ran.err[0]
+
+
+def test_what_a_model_writes_into_what_it_is_given_is_that_of_the_batch(small: Path, launcher: ranks.Server) -> None:
+    text = with_forward("told['mean'] = x.mean().item()\nreturn self.decode(self.encode(x))\n")
+    text = text.replace("def forward(self, x):", "def forward(self, x, told):", 1).replace("model(a)", "model(a, told)")
+    text = text.replace("state = None", "told = {}") + "print(told['mean'])\n"
+    small.write_text(text)
+    assert "computes the whole batch" in as_by_one(small, launcher)
+
+
+def test_what_is_differentiated_twice_on_a_gpu_is_said_to_be_computed_whole(
+    small: Path, launcher: ranks.Server
+) -> None:
+    text = with_forward("return self.idle(self.decode(self.encode(x)))\n")
+    text = text.replace("nn.Linear(8, 3), nn.Linear(8, 3)", "nn.Linear(8, 3), nn.BatchNorm1d(3)", 1)
+    text = text.replace("optimizer.zero_grad()", "loss.backward(create_graph=True)\n        optimizer.zero_grad()")
+    text = rewritten_of(small, text)
+    assert text.count("next(owner.parameters()).is_cuda") == 1
+    small.write_text(text.replace("next(owner.parameters()).is_cuda", "True"))
+    ran = launcher.run(small)
+    assert (ran.error, ran.err[0].count("each process computes the whole batch of Net")) == ("", 1)

@@ -24,7 +24,10 @@ from turbofix.training.script import is_guard
 _BARS = BARS | NAMES["progress"]
 _STOPWATCHES = frozenset(("time.perf_counter", "time.monotonic", "time.process_time"))
 _NAMES_BAR = regex(r"tqdm|range|bar|progress")
-_LOGS = frozenset(("logging.FileHandler", "logging.handlers.RotatingFileHandler", "loguru.logger.add"))
+_LOGS = frozenset(
+    ("logging.FileHandler", "logging.handlers.RotatingFileHandler", "loguru.logger.add", "cv2.VideoWriter")
+)
+"""What is written from now on."""
 _TABLES = frozenset(("h5py.File", "pandas.HDFStore"))
 """What can be written into a file alone, and not into nothing."""
 _OPENS = (_LOGS | _TABLES) | frozenset(
