@@ -1554,6 +1554,13 @@ def test_imports_further_down_are_none_of_the_helpers(small: Path) -> None:
         assert text.index(f"import {name}\n") < text.index(f"{name}.")
 
 
+def test_imports_behind_the_training_are_none_of_the_helpers(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.format(count=16, size=4) + "\nimport types\n\nprint(types.__name__)\n"
+    small.write_text(rewritten_of(small, text.replace("model = ", "import sys\n\nmodel = ", 1)))
+    ran = launcher.run(small)
+    assert (ran.error, ran.out[0].splitlines()) == ("", ["epoch 0", "epoch 1", "epoch 2", "types"])
+
+
 def test_numbers_of_the_host_travel_where_there_are_gpus(small: Path, launcher: ranks.Server) -> None:
     """With a GPU, torch makes a group for that alone unless it is told of both."""
     text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")

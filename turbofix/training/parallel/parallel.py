@@ -100,9 +100,11 @@ def parallel(  # noqa: PLR0913
     try:
         found = alike(analysis, steps[0].loop.site)
         if owners:
-            return accelerated(analysis, found, owners[0], steps, evaluations)
-        alike_but_rows = _in_step(analysis, found, models, loaders, steps)
-        return _shared_out(analysis, found, models, loaders, steps, evaluations) or alike_but_rows
+            found = accelerated(analysis, found, owners[0], steps, evaluations)
+        else:
+            alike_but_rows = _in_step(analysis, found, models, loaders, steps)
+            found = _shared_out(analysis, found, models, loaders, steps, evaluations) or alike_but_rows
+        return replace(found, imports=last_imports(analysis, found))
     except NotWrapped as why:
         return Parallel(steps[0].loop.site, (), steps[0].loop.site, hazard=why.hazard)
 
@@ -115,9 +117,9 @@ def alike(analysis: Analysis, loop: Site) -> Parallel:
     """
     _refuse(analysis)
     modules, files = [*analysis.execution.modules.values()], Files(analysis)
-    return Parallel(
+    found = Parallel(
         beginning(analysis.execution.entry, analysis.facts.places),
-        last_imports(analysis, modules),
+        (),
         loop,
         made=tuple(files.made),
         fetching=tuple(files.fetching),
@@ -139,6 +141,7 @@ def alike(analysis: Analysis, loop: Site) -> Parallel:
         unseeded=tuple(_unseeded(analysis, modules)),
         loggers=tuple(name for name, pattern in _LOGGERS.items() if any(pattern.search(each.text) for each in modules)),
     )
+    return replace(found, imports=last_imports(analysis, found))
 
 
 def _in_step(
