@@ -124,6 +124,12 @@ def $even(optimizer, args, kwargs):
     $average(held)
 
 
+if $world_size > 1 and not hasattr($torch.distributed, "even"):
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    $torch.distributed.even = register_optimizer_step_pre_hook($even)
+
+
 def $apart():
     """Random numbers that leave those of the script as they are."""
     return $torch.random.fork_rng([$torch.cuda.current_device()] if $torch.cuda.is_available() else [])
@@ -477,10 +483,6 @@ def $shared(model):
     owner = getattr(model, "__self__", model)
     if not isinstance(owner, $torch.nn.Module):
         return model
-    if not hasattr($torch.distributed, "even"):
-        from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-        $torch.distributed.even = register_optimizer_step_pre_hook($even)
     if any(map($torch.nn.parameter.is_lazy, owner.parameters())):
         return model  # its first call makes its layers, of the same numbers in all
     trained = [each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()]
@@ -673,8 +675,7 @@ MET = '''
 def $met():
     """Wait for all processes; whether they came. Not for ever where this one has an error, which may be its own."""
     group, error = $torch.distributed, $sys.exc_info()[0]
-    if error is KeyboardInterrupt or hasattr(group, "parted"):  # each is somewhere else
-        group.parted = True
+    if hasattr(group, "parted"):  # each is somewhere else
         return False
     if error is None:
         group.barrier()
@@ -761,6 +762,12 @@ def $leave():
         time.sleep(5)  # torchrun ends the others then
     $torch.distributed.destroy_process_group()
     time.sleep(0.2)  # for its threads, which Python does not wait for
+
+
+def $interrupted(*given):
+    """After a Ctrl-C each process goes on by itself: the others are somewhere else."""
+    $torch.distributed.parted = True
+    $signal.default_int_handler(*given)
 '''
 
 ALONE = '''
@@ -812,6 +819,10 @@ class $Silent:
 
     def __getattr__(self, name):
         return lambda *args, **kwargs: None
+
+    def add_figure(self, tag, figure, *args, **kwargs):
+        for each in figure if isinstance(figure, list) else [figure]:  # as those that write do
+            $sys.modules["matplotlib.pyplot"].close(each)
 
     def __enter__(self):
         return self

@@ -307,7 +307,9 @@ class Ranks:
         if own:
             following = self.imports[at.path][1] if at.path in self.imports else at
             leave = self.define(following, "leave", LEAVE)
+            catch, interrupt = edit.name("signal.signal", at), edit.name("signal.SIGINT", at)
             ending = [self.several(following), f"    {edit.name('atexit.register', at)}({leave})"]
+            ending += [f"    {catch}({interrupt}, {self.define(following, 'interrupted', LEAVE)})"]
         self._write(ending)
 
     def _write(self, lines: list[str]) -> None:

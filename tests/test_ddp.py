@@ -858,9 +858,9 @@ NAMED = {
     "model.cuda(*[number])": "model.cuda(*[number])",
     "model.cuda(number)": "model.cuda(0 if world_size > 1 else number)",
     "there = torch.cuda.device_count() >= number + 1": (
-        "there = torch.cuda.device_count() >= (0 if world_size > 1 else number) + 1"
+        "there = max(torch.cuda.device_count(), world_size) >= (0 if world_size > 1 else number) + 1"
     ),
-    "there = torch.cuda.device_count() > 1": "there = torch.cuda.device_count() > 1",
+    "there = torch.cuda.device_count() > 1": "there = max(torch.cuda.device_count(), world_size) > 1",
     'os.environ["CUDA_VISIBLE_DEVICES"] = "1"': (
         'if "WORLD_SIZE" not in os.environ:  # torchrun\'s processes have a GPU each\n'
         '        os.environ["CUDA_VISIBLE_DEVICES"] = "1"'
@@ -1794,7 +1794,8 @@ def test_one_that_fails_alone_saves_and_waits_for_nobody(small: Path) -> None:
         + textwrap.indent("for epoch" + loop, "    ")
         + "KEPT:\n    torch.save(model.state_dict(), 'kept.pt')\n"
     )
-    for why, kept in (("raise MemoryError", "finally"), ("raise KeyboardInterrupt", "except KeyboardInterrupt")):
+    interrupt = "os.kill(os.getpid(), 2)"
+    for why, kept in (("raise MemoryError", "finally"), (interrupt, "except KeyboardInterrupt")):
         one = rewritten_of(small, text.replace("WHY", why).replace("KEPT", kept))
         assert one.count("time.monotonic() + 300") == 1
         small.write_text(one.replace("time.monotonic() + 300", "time.monotonic() + 1"))
@@ -1898,3 +1899,35 @@ def test_what_is_differentiated_twice_on_a_gpu_is_said_to_be_computed_whole(
     small.write_text(text.replace("next(owner.parameters()).is_cuda", "True"))
     ran = launcher.run(small)
     assert (ran.error, ran.err[0].count("each process computes the whole batch of Net")) == ("", 1)
+
+
+def test_a_writer_that_writes_nothing_closes_figures_as_others_do(small: Path, launcher: ranks.Server) -> None:
+    for name in ("matplotlib", "tensorboardX"):
+        (small.parent / name).mkdir()
+        (small.parent / name / "__init__.py").write_text("class SummaryWriter:\n    add_figure = print\n")
+    (small.parent / "matplotlib" / "pyplot.py").write_text("closed = []\nclose = closed.append\n")
+    text = "import sys\nimport matplotlib.pyplot\nfrom tensorboardX import SummaryWriter\n" + SMALL.format(
+        count=16, size=4
+    )
+    text += "SummaryWriter().add_figure('one', ['a figure'])\nprint(matplotlib.pyplot.closed, file=sys.stderr)\n"
+    small.write_text(rewritten_of(small, text))
+    ran = launcher.run(small)
+    assert (ran.error, [each.split()[-1] for each in ran.err]) == ("", ["[]", "figure']"])
+
+
+def test_after_an_interrupt_each_process_goes_on_by_itself(small: Path) -> None:
+    text = SMALL.format(count=16, size=8).replace(
+        "    print(", "    if os.environ.get('RANK', '0') == '0':\n        os.kill(os.getpid(), 2)\n    print("
+    )
+    head, loop = text.split("for epoch", 1)
+    text = (
+        "import os\n"
+        + head
+        + "try:\n"
+        + textwrap.indent("for epoch" + loop, "    ")
+        + "except KeyboardInterrupt:\n    print('stopped')\n"
+    )
+    small.write_text(
+        rewritten_of(small, text + "print('loss', nn.functional.mse_loss(model(x).squeeze(1), x.sum(1)).dim())\n")
+    )
+    assert started(small).stdout.splitlines() == ["stopped", "loss 0"]

@@ -22,6 +22,8 @@ from turbofix.training.parallel.sharing import value_of
 from turbofix.training.script import is_guard
 
 _BARS = BARS | NAMES["progress"]
+_WRITTEN = NAMES["writes"]
+_LAST = frozenset(each.rpartition(".")[2] for each in _WRITTEN)
 _STOPWATCHES = frozenset(("time.perf_counter", "time.monotonic", "time.process_time"))
 _NAMES_BAR = regex(r"tqdm|range|bar|progress")
 _LOGS = frozenset(
@@ -114,10 +116,11 @@ class Files:
 
     def _look(self, call: ast.Call, module: ModuleFile, *, steps: bool) -> None:
         name = (self.analysis.facts.offered(call.func, module) or "").replace("matplotlib.pylab.", "matplotlib.pyplot.")
-        if not name and _NAMES_BAR.search(dotted(call.func) or ""):  # one of several, that something holds
+        last = (dotted(call.func) or "").rpartition(".")[2]
+        if not name and (_NAMES_BAR.search(last) or last in _LAST):  # one of several, or a module, that something holds
             held = members(value_of(self.analysis, call.func, module))
-            bars = [each.qualname for each in held if isinstance(each, External) and each.qualname in _BARS]
-            name = bars[0] if bars else ""
+            known = [each.qualname for each in held if isinstance(each, External) and each.qualname in _BARS | _WRITTEN]
+            name = known[0] if known else ""
         method = call.func.attr if isinstance(call.func, ast.Attribute) and not name else ""
         method = "" if method in (self.own if _is_of_module(call, module) else self.methods) else method
         site, func = self.places.site(call, module), self.places.site(call.func, module)

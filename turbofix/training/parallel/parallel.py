@@ -10,7 +10,7 @@ from dataclasses import replace
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
 from turbofix.domain.trace import Event
-from turbofix.domain.values import Const, Unknown, members
+from turbofix.domain.values import Const, Option, Unknown, members
 from turbofix.regex import regex
 from turbofix.source.answers import every
 from turbofix.source.names import dotted
@@ -340,6 +340,8 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
                 named = [each for each in parts if isinstance(each, (ast.Name, ast.Attribute))]
                 yield from ((places.site(each, module), f"({first})") for each in named)
         for call in every(ast.Call, module.tree):
+            if analysis.facts.offered(call.func, module) == "torch.cuda.device_count":
+                yield places.site(call, module), "max(OLD, world_size)"  # of which a process sees one
             if analysis.facts.offered(call.func, module) == "torch.distributed.is_initialized":
                 yield places.site(call, module), "False"  # each process does what one would do alone
             name = dotted(call.func) or ast.unparse(call.func)
@@ -350,6 +352,14 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
                 typed = [each.value for each in call.keywords if each.arg == "type"]
                 last = (*typed, *call.args)[0 if typed else -1]
                 yield places.site(last, module), "visible" if typed else "OLD, type=visible"
+            to = call.args[:1] if isinstance(call.func, ast.Attribute) and call.func.attr == "to" else []
+            for each in [*to, *(each.value for each in call.keywords if each.arg == "map_location")]:
+                options = [one for one in members(value_of(analysis, each, module)) if isinstance(one, Option)]
+                if any(
+                    one.how != "argparse" and isinstance(one.default, Const) and type(one.default.value) is str
+                    for one in options
+                ):
+                    yield places.site(each, module), "visible(OLD)"
             takes = {"torch.cuda.set_device": 0, "torch.device": 0 if len(call.args) == 1 else 1}
             at = 0 if name.endswith((".cuda", "'cuda:{}'.format")) and len(call.args) == 1 else takes.get(name)
             of_class = name.rpartition(".")[0].rpartition(".")[2] in classes  # whose argument is what it moves
