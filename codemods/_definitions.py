@@ -640,11 +640,14 @@ class $Batches:
         return getattr(self.batches, name)
 
     def __next__(self):
-        batch = next(self.batches)
+        ended, batch = False, None
+        try:
+            batch = next(self.batches)
+        except StopIteration:
+            ended = True
         several = $together() and not hasattr($torch.distributed, "parted")
-        if not several or $threading.current_thread() is not $threading.main_thread():
-            return batch
-        if not self.loader.differ:
+        several = several and $threading.current_thread() is $threading.main_thread()
+        if several and not self.loader.differ:
             parts = $torch.utils._pytree.tree_leaves((batch, getattr(batch, "data", None)))
             numpy = [each for each in parts if getattr(getattr(each, "dtype", None), "kind", "") in [*"biuf"]]
             told = [each for each in parts if isinstance(each, (str, bytes, int, float))]
@@ -653,14 +656,16 @@ class $Batches:
             some = [$torch.view_as_real(each.resolve_conj()) if each.is_complex() else each for each in some]
             some = [each.flatten()[:: each.numel() // 4096 | 1] for each in some]
             some = [each.double() * $torch.arange(1, len(each) + 1, device=each.device) for each in some]
-            seen = $zlib.crc32(repr([told, *(each.sum().item() for each in some)]).encode())
+            seen = $zlib.crc32(repr([ended, told, *(each.sum().item() for each in some)]).encode())
             both = $torch.tensor([seen, -seen])
             $torch.distributed.all_reduce(both, $torch.distributed.ReduceOp.MAX)
             self.loader.differ = bool(both[0] != -both[1])
-        if self.loader.differ:
-            first = [batch]
+        if several and self.loader.differ:
+            first = [ended, batch]
             $torch.distributed.broadcast_object_list(first)
-            batch = first[0]
+            ended, batch = first
+        if ended:
+            raise StopIteration
         return batch
 '''
 
@@ -765,8 +770,7 @@ def $leave():
 
 
 def $interrupted(*given):
-    """After a Ctrl-C each process goes on by itself: the others are somewhere else."""
-    $torch.distributed.parted = True
+    $torch.distributed.parted = True  # each process goes on by itself: the others are somewhere else
     $signal.default_int_handler(*given)
 '''
 

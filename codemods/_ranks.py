@@ -241,6 +241,10 @@ class Ranks:
             new = requote(text, edit, site).replace("world_size", self.word("world_size", site))
             if "visible" in text:
                 new = new.replace("visible", self.define(site, "visible", VISIBLE))
+            if text == "OLD(DRAWN)":  # a call that seeds by chance
+                once, drawn = self.define(site, "once", ONCE), edit.name("os.urandom", site)
+                seed = f"int.from_bytes({once}({drawn})(4), {edit.quoted('big', site)})"
+                new = f"{edit.text(site).partition('(')[0]}({seed})"
             edit.replace(site, new.replace("OLD", edit.text(site)))
         for site in plan.hiding:
             test = f"if {edit.quoted('WORLD_SIZE', site)} not in {edit.name('os.environ', site)}:"

@@ -1931,3 +1931,22 @@ def test_after_an_interrupt_each_process_goes_on_by_itself(small: Path) -> None:
         rewritten_of(small, text + "print('loss', nn.functional.mse_loss(model(x).squeeze(1), x.sum(1)).dim())\n")
     )
     assert started(small).stdout.splitlines() == ["stopped", "loss 0"]
+
+
+def test_a_seed_by_chance_is_one_for_all(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.format(count=16, size=4).replace("torch.manual", "random.seed()\nnp.random.seed()\ntorch.manual", 1)
+    text = text.replace("import torch\n", "import random\nimport sys\n\nimport numpy as np\nimport torch\n", 1)
+    text += "print(random.random(), np.random.rand(), file=sys.stderr)\n"
+    small.write_text(rewritten_of(small, text))
+    ran = launcher.run(small)
+    assert (ran.error, len(set(ran.err))) == ("", 1)
+
+
+def test_loaders_end_where_that_of_the_first_process_does(small: Path, launcher: ranks.Server) -> None:
+    text = SMALL.format(count=24, size=4).replace("import torch\n", "import os\nimport sys\n\nimport torch\n", 1)
+    text = text.replace("loader =", "many = COUNT\nx = x[:many]\nloader =", 1)
+    for mine, theirs in ((16, 24), (24, 16)):
+        counted = text.replace("COUNT", f"{mine} if os.environ.get('RANK', '0') == '0' else {theirs}")
+        small.write_text(rewritten_of(small, counted) + "print(len([*loader]), file=sys.stderr)\n")
+        ran = launcher.run(small)
+        assert (ran.error, [each.split()[-1] for each in ran.err]) == ("", [str(mine // 4)] * 2)

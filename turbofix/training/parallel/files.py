@@ -116,11 +116,13 @@ class Files:
 
     def _look(self, call: ast.Call, module: ModuleFile, *, steps: bool) -> None:
         name = (self.analysis.facts.offered(call.func, module) or "").replace("matplotlib.pylab.", "matplotlib.pyplot.")
-        last = (dotted(call.func) or "").rpartition(".")[2]
-        if not name and (_NAMES_BAR.search(last) or last in _LAST):  # one of several, or a module, that something holds
+        called = (dotted(call.func) or "").rpartition(".")[2]
+        if not name and (
+            _NAMES_BAR.search(dotted(call.func) or "") or called in _LAST
+        ):  # one of several, or a module, that something holds
             held = members(value_of(self.analysis, call.func, module))
-            known = [each.qualname for each in held if isinstance(each, External) and each.qualname in _BARS | _WRITTEN]
-            name = known[0] if known else ""
+            found = [each.qualname for each in held if isinstance(each, External)]
+            name = next((each for each in found if each in _BARS | _WRITTEN), "")
         method = call.func.attr if isinstance(call.func, ast.Attribute) and not name else ""
         method = "" if method in (self.own if _is_of_module(call, module) else self.methods) else method
         site, func = self.places.site(call, module), self.places.site(call.func, module)

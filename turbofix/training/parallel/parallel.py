@@ -52,6 +52,8 @@ _SEEDING = {
     "numpy": regex(_ALL + r"(np|numpy)\.random\.seed"),
 }
 """What seeds a generator, or all of them."""
+_RESEEDING = frozenset(("random.seed", "numpy.random.seed"))
+"""What seeds a generator by chance, where it is given nothing."""
 _DRAWING = {
     "numpy": regex(r"\b(np|numpy)\.random\.(?!seed\()"),
     "random": regex(r"(?<![\w.])random\.(random|shuffle|sample|choices?|randint|uniform|randrange|gauss)\("),
@@ -340,6 +342,8 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
                 named = [each for each in parts if isinstance(each, (ast.Name, ast.Attribute))]
                 yield from ((places.site(each, module), f"({first})") for each in named)
         for call in every(ast.Call, module.tree):
+            if analysis.facts.offered(call.func, module) in _RESEEDING and not (call.args or call.keywords):
+                yield places.site(call, module), "OLD(DRAWN)"
             if analysis.facts.offered(call.func, module) == "torch.cuda.device_count":
                 yield places.site(call, module), "max(OLD, world_size)"  # of which a process sees one
             if analysis.facts.offered(call.func, module) == "torch.distributed.is_initialized":
