@@ -1803,19 +1803,6 @@ def test_one_that_fails_alone_saves_and_waits_for_nobody(small: Path) -> None:
         (small.parent / "kept.pt").unlink()
 
 
-def test_what_is_printed_in_front_of_the_imports_is_printed_once(small: Path) -> None:
-    small.write_text(rewritten_of(small, 'print("begins")\n' + SMALL.format(count=16, size=4)))
-    assert started(small).stdout.count("begins") == 1
-
-
-def test_a_bar_that_a_library_shows_is_shown_once(small: Path) -> None:
-    """By tqdm, which asks the environment as it is imported."""
-    shows = "import os\nimport sys\n\nif not os.environ.get('TQDM_DISABLE'):\n    print('a bar', file=sys.stderr)\n"
-    small.with_name("showing.py").write_text(shows)
-    small.write_text(rewritten_of(small, "import showing\n" + SMALL.format(count=16, size=4)))
-    assert started(small).stderr.count("a bar") == 1
-
-
 @pytest.mark.parametrize(
     ("option", "becomes"),
     [
@@ -1849,18 +1836,6 @@ def test_a_mean_over_other_things_than_rows_is_told_where_nothing_was_learnt(
         small.write_text(rewritten_of(small, text.replace("0.1 + (x[:, 0] > 0)", weights)))
         ran = launcher.run(small)
         assert (ran.error, "computes the whole batch" in ran.err[0]) == ("", whole)
-
-
-def test_a_program_that_one_starts_is_none_of_the_group(small: Path) -> None:
-    child = "import os; print('one of', os.environ.get('WORLD_SIZE', 1))"
-    text = SMALL.format(count=16, size=4).replace(
-        "import torch\n", "import os\nimport subprocess\nimport sys\n\nimport torch\n", 1
-    )
-    text = rewritten_of(
-        small, text + f"subprocess.run([sys.executable, '-c', {child!r}])\nprint('of', os.environ['WORLD_SIZE'])\n"
-    )
-    small.write_text(text)
-    assert [each for each in started(small).stdout.splitlines() if "of" in each] == ["one of 1", "of 2"]
 
 
 def test_a_batch_that_each_computes_whole_is_normalised_by_each(small: Path, launcher: ranks.Server) -> None:
@@ -1950,3 +1925,20 @@ def test_loaders_end_where_that_of_the_first_process_does(small: Path, launcher:
         small.write_text(rewritten_of(small, counted) + "print(len([*loader]), file=sys.stderr)\n")
         ran = launcher.run(small)
         assert (ran.error, [each.split()[-1] for each in ran.err]) == ("", [str(mine // 4)] * 2)
+
+
+def test_what_is_printed_shown_or_started_is_so_once(small: Path) -> None:
+    """In front of the imports; by tqdm, which asks the environment as it is imported; as a program of one process."""
+    shows = "import os\nimport sys\n\nif not os.environ.get('TQDM_DISABLE'):\n    print('a bar', file=sys.stderr)\n"
+    small.with_name("showing.py").write_text(shows)
+    child = "import os; print('one of', os.environ.get('WORLD_SIZE', 1))"
+    text = "import os\nimport subprocess\nimport sys\n\nprint('begins')\nimport showing\n" + SMALL.format(
+        count=16, size=4
+    )
+    text += f"subprocess.run([sys.executable, '-c', {child!r}])\nprint('of', os.environ['WORLD_SIZE'])\n"
+    small.write_text(rewritten_of(small, text))
+    done = started(small)
+    said = [each for each in done.stdout.splitlines() if "epoch" not in each]
+    assert sorted(said) == ["begins", "of 2", "one of 1"]
+    assert done.stderr.count("a bar") == 1
+    assert "world_size" in rewritten_of(small, "print('begins')\nimport os\n" + SMALL.format(count=16, size=4))

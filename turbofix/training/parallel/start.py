@@ -16,14 +16,18 @@ from turbofix.training.model import Parallel
 
 
 def beginning(module: ModuleFile, places: Places) -> Site:
-    """The first import of what is not Python's own, or print; else the first statement behind the imports."""
-    rest = []
+    """The first import of what is not Python's own, or a print right before it; else the first statement behind the
+    imports."""
+    rest, printed = [], None
     for each in module.tree.body:
         names = [one.name for one in each.names] if isinstance(each, ast.Import) else []
         names += [each.module or "."] if isinstance(each, ast.ImportFrom) else []
-        prints = isinstance(each, ast.Expr) and ast.unparse(each).startswith("print(")
-        if prints or any(name.partition(".")[0] not in sys.stdlib_module_names | {"__future__"} for name in names):
-            return places.site(each, module)
+        if any(name.partition(".")[0] not in sys.stdlib_module_names | {"__future__"} for name in names):
+            return places.site(printed or each, module)
+        if names:
+            printed = None  # the imports of the group's own go there
+        elif isinstance(each, ast.Expr) and ast.unparse(each).startswith("print("):
+            printed = printed or each
         rest += [each] if not names and not isinstance(each, ast.Expr) else []
     return places.site(rest[0], module)
 
