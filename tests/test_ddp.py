@@ -1782,18 +1782,17 @@ def test_a_script_that_another_one_starts_has_no_group(small: Path) -> None:
     assert "torchrun has to start the script itself" in started(small).stderr
 
 
+def tried(text: str, behind: str) -> str:
+    """A training whose epochs may fail, and what is done then."""
+    head, loop = text.split("for epoch", 1)
+    return "import os\n" + head + "try:\n" + textwrap.indent("for epoch" + loop, "    ") + behind
+
+
 def test_one_that_fails_alone_saves_and_waits_for_nobody(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace(
         "    print(", "    if epoch == 1 and os.environ.get('RANK', '0') == '0':\n        WHY\n    print("
     )
-    head, loop = text.split("for epoch", 1)
-    text = (
-        "import os\n"
-        + head
-        + "try:\n"
-        + textwrap.indent("for epoch" + loop, "    ")
-        + "KEPT:\n    torch.save(model.state_dict(), 'kept.pt')\n"
-    )
+    text = tried(text, "KEPT:\n    torch.save(model.state_dict(), 'kept.pt')\n")
     interrupt = "os.kill(os.getpid(), 2)"
     for why, kept in (("raise MemoryError", "finally"), (interrupt, "except KeyboardInterrupt")):
         one = rewritten_of(small, text.replace("WHY", why).replace("KEPT", kept))
@@ -1894,14 +1893,7 @@ def test_after_an_interrupt_each_process_goes_on_by_itself(small: Path) -> None:
     text = SMALL.format(count=16, size=8).replace(
         "    print(", "    if os.environ.get('RANK', '0') == '0':\n        os.kill(os.getpid(), 2)\n    print("
     )
-    head, loop = text.split("for epoch", 1)
-    text = (
-        "import os\n"
-        + head
-        + "try:\n"
-        + textwrap.indent("for epoch" + loop, "    ")
-        + "except KeyboardInterrupt:\n    print('stopped')\n"
-    )
+    text = tried(text, "except KeyboardInterrupt:\n    print('stopped')\n")
     small.write_text(
         rewritten_of(small, text + "print('loss', nn.functional.mse_loss(model(x).squeeze(1), x.sum(1)).dim())\n")
     )
