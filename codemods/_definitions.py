@@ -119,6 +119,9 @@ def $even(optimizer, args, kwargs):
     """Average what no shared call has averaged: gradients that each process computed for itself, and rounded."""
     held = [each for group in optimizer.param_groups for each in group["params"]] if $together() else []
     held = [each for each in held if $averaged.get(id(each), type(None))() is not each and each.requires_grad]
+    counts = [each.numel() for each in held if each.grad is not None]
+    if 2 * sum(counts) > sum(each.numel() for group in optimizer.param_groups for each in group["params"]):
+        $warned(f"what {type(optimizer).__name__} trains", "where it is called was not followed")
     for each in held:
         each.grad = each.grad if each.grad is None else $Average.apply(each.grad)
     $average(held)
@@ -465,13 +468,12 @@ def $agree(value):
     return bool(both[0] == -both[1])
 
 
-def $warned(owner):
+def $warned(name, why="its rows hang on each other, are too few, or were not seen to go apart"):
     """Say that a model is not shared out."""
     if $rank == 0:
-        why = "its rows hang on each other, are too few, or were not seen to go apart"
         with $warnings.catch_warnings():
             $warnings.simplefilter("always")  # whatever the script filters
-            $warnings.warn(f"each process computes the whole batch of {type(owner).__name__}: {why}")
+            $warnings.warn(f"each process computes the whole batch of {name}: {why}")
 
 
 def $shared(model):
@@ -507,7 +509,7 @@ def $shared(model):
         given, form = $torch.utils._pytree.tree_flatten((args, kwargs))
         least = min($rows_of(given, 0))
         if owner.training and owner not in $plans and least < fewest:
-            $warned(owner)
+            $warned(type(owner).__name__)
         told = [each for each in (*args, *kwargs.values()) if isinstance(each, str)]  # not the texts of a batch
         told += [each for each in given if each is None or isinstance(each, bool)][:8]
         told += [(each.dtype, each.dim()) for each in given if $torch.is_tensor(each)]
@@ -518,7 +520,7 @@ def $shared(model):
             $alike(owner, given)
             known.append($plan(model, owner, given, form) if least >= fewest else ())
             if known[-1] is None:
-                $warned(owner)
+                $warned(type(owner).__name__)
         if not known[-1] or min($rows_of(given, known[-1][0])) < fewest:
             return $by_each(model, owner, args, kwargs)
         axis, dims, ways, common = known[-1]
@@ -562,7 +564,7 @@ def $shared(model):
                 known.clear()  # to be tried again
             else:
                 known.append(None)
-                $warned(owner)
+                $warned(type(owner).__name__)
             return $by_each(model, owner, args, kwargs)
         if drew:
             $torch.rand((), device="cpu")  # so that the next call draws others
@@ -594,7 +596,7 @@ SYNCHRONISED = """    if own_norms and next(owner.parameters()).is_cuda:
         if own_norms and owner.training:
             if owner not in $plans:
                 $plans[owner] = {}
-                $warned(owner)
+                $warned(type(owner).__name__)
             return lambda *args, **kwargs: $by_each(model, owner, args, kwargs)
 """
 """Where it is, for calls whose gradients are not differentiated: torch's cannot be."""
@@ -602,7 +604,7 @@ SYNCHRONISED = """    if own_norms and next(owner.parameters()).is_cuda:
 TWICE = """    if own_norms and owner.training and next(owner.parameters()).is_cuda:
         if owner not in $plans:  # gradients of gradients do not go over processes there
             $plans[owner] = {}
-            $warned(owner)
+            $warned(type(owner).__name__)
         return lambda *args, **kwargs: $by_each(model, owner, args, kwargs)
 """
 

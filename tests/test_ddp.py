@@ -791,6 +791,9 @@ WRITERS = {
     "saver.write_row([])": False,
     "sys.stdout.write('')": False,
     "saver.write('')": False,
+    "saver.write(f'{epoch}.mid')": True,
+    "saver.write(f'loss {epoch}.mid')": False,
+    "saver.write(f'{epoch:.4f}')": False,
     "kept = [saver.save_checkpoint(epoch)]": False,
 }
 
@@ -1749,6 +1752,18 @@ def test_gradients_that_no_shared_call_saw_are_averaged_in_front_of_a_step(small
     one, other = (each.strip().splitlines()[-1] for each in ran.err)
     assert (ran.error, one) == ("", other)
     assert one.startswith("[")
+    assert "the whole batch" not in ran.err[0]
+    small.write_text(small.read_text().replace("shared(model)(a)", "eval('model(a)')"))
+    assert launcher.run(small).err[0].count("whole batch of what Adam trains: where it is called was not followed") == 1
+
+
+def test_what_other_settings_would_call_is_shared_too(small: Path) -> None:
+    text = SMALL.format(count=16, size=4)
+    branch = "if SETTINGS['twice']:\n            loss += model(a).mean() + other(a).mean()\n        optimizer.zero"
+    text = text.replace("optimizer.zero", branch)
+    made = "SETTINGS = {'twice': False}\nother = torch.nn.Linear(4, 4)\ntorch.manual"
+    new = rewritten_of(small, text.replace("torch.manual", made, 1))
+    assert "loss += shared(model)(a).mean() + shared(other)(a).mean()" in new
 
 
 def test_batches_are_compared_by_all_that_is_in_them(small: Path, launcher: ranks.Server) -> None:
@@ -1812,12 +1827,23 @@ def test_one_that_fails_alone_saves_and_waits_for_nobody(small: Path) -> None:
     ],
 )
 def test_an_option_s_gpu_is_the_one_that_a_process_sees(option: str, becomes: str, small: Path) -> None:
-    text = SMALL.format(count=16, size=4).replace("nn.Linear(4, 1)", "nn.Linear(4, 1).to(args.device)")
+    text = SMALL.format(count=16, size=4).replace("nn.Linear(4, 1)", "nn.Linear(4, 1).to(where)")
     head = (
-        f"parser = argparse.ArgumentParser()\nparser.add_argument({option})\nargs = parser.parse_args()\ntorch.manual"
+        f"parser = argparse.ArgumentParser()\nparser.add_argument({option})\nargs = parser.parse_args()\n"
+        f"where = {'device' if 'lr' in option else 'args.device'}\ntorch.manual"
     )
     text = text.replace("torch.manual", head, 1).replace("import torch\n", "import argparse\nimport torch\n", 1)
     assert f"add_argument({becomes})" in rewritten_of(small, text)
+
+
+def test_a_gpu_that_settings_name_is_the_one_that_a_process_sees(small: Path) -> None:
+    small.with_name("settings.json").write_text('{"device": "cuda:1"}')
+    made = "import json\nsettings = json.load(open('settings.json'))\ntorch.manual"
+    text = SMALL.format(count=16, size=4).replace("torch.manual", made, 1)
+    text = text.replace("in loader:", "in loader:\n        a = torch.ones(4, 4, device=settings['device'])")
+    new = rewritten_of(small, text.replace("nn.Linear(4, 1)", "nn.Linear(4, 1).to(settings['device'])"))
+    assert "torch.ones(4, 4, device=visible(settings['device']))" in new
+    assert "nn.Linear(4, 1).to(visible(settings['device']))" in new
 
 
 def test_a_mean_over_other_things_than_rows_is_told_where_nothing_was_learnt(

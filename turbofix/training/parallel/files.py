@@ -42,6 +42,8 @@ _MOMENTARY = regex(r"\btempfile\b|mkdtemp|mkstemp|TemporaryDirectory|NamedTempor
 _SHOWS = regex(r"print|info|debug|warn|log|write|echo|describ|desc")
 _WRITES = regex(r"(im)?(save|write|export)\w*")
 _SAVES = regex(r"(save|export|dump|write)_(?!rows?\b)\w+|export")
+_FILE = regex(r"^[^ ]*[\w}]\.[a-z]\w{1,4}['\"]$|^(os\.)?path\.join\(")
+"""What is the name of a file, and no text to put into one."""
 _BY_ITSELF = ("accelerate.", "csv.", "deepspeed.", "os.", "sys.", "torch.", "tqdm.", "wandb.")
 """What takes a file that is open, or knows of processes."""
 _LOGGING = frozenset(("Formatter", "Handler", "StreamHandler", "FileHandler", "Filter"))
@@ -355,6 +357,8 @@ def _writes(name: str, method: str, call: ast.Call) -> bool:
     of_library = name and last[:1].isalpha() and not name.startswith(_BY_ITSELF)
     given = [each.value for each in call.keywords if each.arg == "save"]
     asked = any(not isinstance(each, ast.Constant) or each.value for each in given)
+    if method == "write" and call.args and _FILE.search(ast.unparse(call.args[0])):
+        return True
     return bool(_SAVES.fullmatch(method) or (of_library and (asked or _WRITES.fullmatch(last.lower()))))
 
 

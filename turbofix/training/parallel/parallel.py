@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -318,6 +317,10 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
     """What may name another GPU than the first, and what it is where a process sees one alone; OLD stands there now."""
     places, first = analysis.facts.places, "0 if world_size > 1 else OLD"
     classes = {each.name for module in modules for each in every(ast.ClassDef, module.tree)}
+    placing: dict[int, list[tuple[ast.expr, list[Option]]]] = {}
+    for call, moved, options in _placing(analysis, modules):
+        placing.setdefault(id(call), []).append((moved, options))
+    devices = {one.name for some in placing.values() for _, options in some for one in options if one.how == "argparse"}
     for module in modules:
         for node in every(ast.Constant, module.tree):
             if isinstance(node.value, str) and _ONE_GPU.fullmatch(node.value) and node.value != "cuda:0":
@@ -352,17 +355,12 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
             if name == "torch.device" and len(call.args) == 1 and not isinstance(call.args[0], ast.Starred):
                 for each in _chosen(analysis, call.args[0], module):
                     yield places.site(each, module), "visible(OLD)"
-            if _is_device(call, module):  # an option that is given to a model or a tensor as it stands
+            if _names(call) & devices and _is_text(call):  # an option that is given to a model or a tensor as it stands
                 typed = [each.value for each in call.keywords if each.arg == "type"]
                 last = (*typed, *call.args)[0 if typed else -1]
                 yield places.site(last, module), "visible" if typed else "OLD, type=visible"
-            to = call.args[:1] if isinstance(call.func, ast.Attribute) and call.func.attr == "to" else []
-            for each in [*to, *(each.value for each in call.keywords if each.arg == "map_location")]:
-                options = [one for one in members(value_of(analysis, each, module)) if isinstance(one, Option)]
-                if any(
-                    one.how != "argparse" and isinstance(one.default, Const) and type(one.default.value) is str
-                    for one in options
-                ):
+            for each, options in placing.get(id(call), ()):
+                if any(one.how != "argparse" for one in options):
                     yield places.site(each, module), "visible(OLD)"
             takes = {"torch.cuda.set_device": 0, "torch.device": 0 if len(call.args) == 1 else 1}
             at = 0 if name.endswith((".cuda", "'cuda:{}'.format")) and len(call.args) == 1 else takes.get(name)
@@ -374,16 +372,30 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
                 yield places.site(given, module), first  # type: ignore[arg-type]
 
 
-def _is_device(call: ast.Call, module: ModuleFile) -> bool:
-    """Whether an option of a command line names a device that something is moved to."""
-    names = [each.value for each in call.args if isinstance(each, ast.Constant)]
+def _placing(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[ast.Call, ast.expr, list[Option]]]:
+    """The options that name a device, in calls that something is moved by."""
+    for module in modules:
+        for call in every(ast.Call, module.tree):
+            to = call.args[:1] if isinstance(call.func, ast.Attribute) and call.func.attr == "to" else []
+            for each in [*to, *(each.value for each in call.keywords if each.arg in ("device", "map_location"))]:
+                options = [one for one in members(value_of(analysis, each, module)) if isinstance(one, Option)]
+                options = [one for one in options if isinstance(one.default, Const) and not one.derived]
+                options = [one for one in options if type(one.default.value) in (str, type(None))]  # type: ignore[attr-defined]
+                if options:
+                    yield call, each, options
+
+
+def _names(call: ast.Call) -> set[object]:
+    """What an option of a command line is called, if a call declares one."""
+    declares = (dotted(call.func) or "").rpartition(".")[2] == "add_argument"
+    return {each.value for each in call.args if isinstance(each, ast.Constant)} if declares else set()
+
+
+def _is_text(call: ast.Call) -> bool:
+    """Whether an option is declared to be any text."""
     told = {each.arg: ast.unparse(each.value) for each in call.keywords}
-    if (dotted(call.func) or "").rpartition(".")[2] != "add_argument" or len(names) != len(call.args) or not names:
-        return False
-    if told.get("type", "str") != "str" or not {"action", "nargs", "choices", None}.isdisjoint(told):
-        return False
-    name = ast.literal_eval(told["dest"]) if "dest" in told else str(names[-1]).lstrip("-").replace("-", "_")
-    return re.search(rf"\.to\(\w+\.{re.escape(name)}\b", module.text) is not None
+    plain = all(isinstance(each, ast.Constant) for each in call.args)
+    return plain and told.get("type", "str") == "str" and {"action", "nargs", "choices", None}.isdisjoint(told)
 
 
 def _chosen(analysis: Analysis, device: ast.expr, module: ModuleFile) -> Iterator[ast.expr]:

@@ -70,17 +70,19 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
             why = "`fullgraph=True` compiles no batch normalisation over processes"
             raise NotWrapped(why, facts.places.site(module.tree, module))
     made = {each.site for each in models}
-    for event in outer:
+    dead = [each for each in facts.dead if each.kind == "forward"]  # which other settings may run
+    for event in outermost(analysis, [*forwards, *dead]):
         known = {facts.origin_site(each.origin): each for each in models_in(event.receiver)}
         beside = surely_no_grad(event) and set(known) <= made and all(map(_learns, known.values()))
         itself = isinstance(event.node, ast.Call) and dotted(event.node.func) == "self"  # it makes one after another
         of_data = any(getattr(each.scope, "name", "") in _OF_DATA for each in facts.frames(event))
+        idle = event in dead and all(map(_learns, known.values()))
         if (
             not known
             or id(event.node) in inside
             or itself
             or (beside and of_data)
-            or not (beside or set(known) <= set(trained))
+            or not (beside or idle or set(known) <= set(trained))
         ):
             continue
         others, layers = [each for site, each in known.items() if site not in trained], Layers()
