@@ -786,6 +786,19 @@ def $alone():
     return worker or $rank == 0 or hasattr($torch.distributed, "single")
 '''
 
+WRITTEN = '''
+def $written(path, mode="w"):
+    """A file to write: itself for the first process, nothing for the others, which come by its name as well."""
+    if mode.startswith("r") or $alone():
+        return path
+    return type(path)($os.devnull) if isinstance(path, $os.PathLike) else $os.devnull
+'''
+
+NOTHING = '''
+def $nothing(*args, **kwargs):
+    return $contextlib.nullcontext()
+'''
+
 VISIBLE = '''
 def $visible(device):
     """A device; for a GPU by its number, the one that a process sees."""
@@ -820,7 +833,7 @@ SILENT = '''
 class $Silent:
     """A writer that takes whatever it is given, and writes nothing."""
 
-    def __init__(self, log_dir=None):
+    def __init__(self, log_dir=None, *args, **kwargs):
         self.log_dir, self.get_logdir = log_dir, lambda: log_dir
 
     def __getattr__(self, name):

@@ -16,6 +16,7 @@ from ._definitions import (
     IN_STEP,
     LEAVE,
     MET,
+    NOTHING,
     ONCE,
     OWN_FILE,
     SAME,
@@ -25,6 +26,7 @@ from ._definitions import (
     TOGETHER,
     TWICE,
     VISIBLE,
+    WRITTEN,
 )
 from ._precision import requote
 from ._totals import add_up
@@ -135,7 +137,7 @@ class Ranks:
         """Definitions at the head of a file, once: the name of the one that is wanted."""
         done = self.defined.setdefault(at.path, {})
         if wanted not in done:
-            for name, needed in (("together", TOGETHER), ("met", MET)):
+            for name, needed in (("together", TOGETHER), ("met", MET), ("alone", ALONE)):
                 if name != wanted and f"${name}()" in text:
                     self.define(at, name, needed)
             at = self.imports[at.path][1] if at.path in self.imports else at  # where they will stand
@@ -208,26 +210,22 @@ class Ranks:
             tried = site.kind == "Try"  # what fails in one process alone
             self.after(site, *(("finally:", *(f"    {each}" for each in wait)) if tried else wait))
         for site in plan.both:
-            edit.replace(site, f"{self.define(site, 'own_file', OWN_FILE)}({edit.text(site)})")
+            edit.hand_to(self.define(site, "own_file", OWN_FILE), site)
         for site in plan.opened:
-            null = edit.name("os.devnull", site)
-            asked = dict(plan.told).get(site)
-            reads = f"{asked}.startswith({edit.quoted('r', site)}) or " if asked else ""
-            edit.replace(site, f"{edit.text(site)} if {reads}{self.define(site, 'alone', ALONE)}() else {null}")
+            mode = dict(plan.told).get(site)
+            edit.hand_to(self.define(site, "written", WRITTEN), site, f", {mode}" if mode else "")
         for site in plan.receivers:
-            null = f"{edit.name('pathlib.Path', site)}({edit.name('os.devnull', site)})"
-            edit.replace(site, f"({edit.text(site)} if {self.define(site, 'alone', ALONE)}() else {null})")
+            edit.hand_to(self.define(site, "written", WRITTEN), site)
         for site in plan.writers:
-            place, silent = edit.call(site).value("log_dir", 0), self.define(site, "Silent", SILENT)
-            others = f"{silent}({place if place != 'None' else ''})"
-            edit.replace(site, f"{edit.text(site)} if {self.define(site, 'alone', ALONE)}() else {others}")
+            silent, alone = self.define(site, "Silent", SILENT), self.define(site, "alone", ALONE)
+            edit.replace(site, f"({edit.text(site)} if {alone}() else {silent})")
         for site in plan.disabled:
             mode = grouped(edit.call(site).value("mode") or "None")
             off = edit.quoted("disabled", site)
             edit.argument(site, "mode", f"{mode} if {self.word('rank', site)} == 0 else {off}")
         for site in plan.contexts:
-            others = f"{edit.name('contextlib.nullcontext', site)}()"
-            edit.replace(site, f"{edit.text(site)} if {self.word('rank', site)} == 0 else {others}")
+            others = self.define(site, "nothing", NOTHING)
+            edit.replace(site, f"({edit.text(site)} if {self.word('rank', site)} == 0 else {others})")
         for site in plan.bars:
             old, others = edit.call(site).value("disable"), f"{self.word('rank', site)} > 0"
             edit.argument(site, "disable", others if old in (None, "False") else f"{old} or {others}")
@@ -244,7 +242,9 @@ class Ranks:
             if text == "OLD(DRAWN)":  # a call that seeds by chance
                 once, drawn = self.define(site, "once", ONCE), edit.name("os.urandom", site)
                 seed = f"int.from_bytes({once}({drawn})(4), {edit.quoted('big', site)})"
-                new = f"{edit.text(site).partition('(')[0]}({seed})"
+                called = edit.text(site).partition("(")[0]
+                torch_s = not re.search(r"random\.seed$|^seed$", called)
+                new = f"{re.sub(r'seed$', 'manual_seed', called) if torch_s else called}({seed})"
             edit.replace(site, new.replace("OLD", edit.text(site)))
         for site in plan.hiding:
             test = f"if {edit.quoted('WORLD_SIZE', site)} not in {edit.name('os.environ', site)}:"

@@ -698,6 +698,10 @@ def keep(model, folder):
     os.replace(os.path.join(folder, "new.pt"), os.path.join(folder, "model.pt"))
 
 
+def name_of_now():
+    return f"told-{datetime.now():%f}.txt"
+
+
 def next_folder(base):
     number = 0
     while (base / str(number)).exists():
@@ -732,6 +736,8 @@ def main():
         os.makedirs("after", exist_ok=True)
     Path("dated").mkdir(exist_ok=True)
     dated = open(f"dated/{datetime.now():%f}.txt", "w")
+    with open(name_of_now(), "w") as told:
+        told.write(str(epochs := 2))
     log = open(file="log.csv", mode="w")
     rows = csv.writer(log)
     begun = time.time()
@@ -739,7 +745,7 @@ def main():
         os.mkdir("runs")
     except FileExistsError:
         print("there")
-    for epoch in range(2):
+    for epoch in range(epochs):
         total = 0.0
         for (a,) in DataLoader(TensorDataset(x), 8):
             loss = model(a).pow(2).sum() + len(places)
@@ -764,7 +770,7 @@ def test_files_are_those_of_one_process(small: Path, launcher: ranks.Server) -> 
     """Written once, by names that all agree on, in front of whoever reads them; errors are those of all."""
     small.write_text(FILES)
     text = rewritten(small)
-    assert text.count("once(") == 13  # its definition, and a call of each kind above
+    assert text.count("once(") == 15  # its definition, and a call of each kind above
     ours = launcher.run(small, 1).out[0]
     before = {each.name: each.read_bytes() for each in small.parent.glob("*.*") if each != small}
     for each in before:
@@ -778,6 +784,7 @@ def test_files_are_those_of_one_process(small: Path, launcher: ranks.Server) -> 
     assert sorted(each.name for each in (small.parent / "runs").iterdir()) == ["0", "1"]
     assert [len(list((small.parent / "runs" / each).iterdir())) for each in "01"] == [1, 1]
     assert len(list((small.parent / "dated").iterdir())) == 2
+    assert sorted(map(len, after)) == sorted(map(len, before))
 
 
 WRITERS = {
@@ -814,7 +821,7 @@ def test_a_run_is_named_by_the_process_that_begins_it(small: Path) -> None:
     text = text.replace("import mlflow\n", "from datetime import datetime\n\nimport mlflow\n", 1)
     run = "with mlflow.start_run(run_name=str(datetime.now())):\n    "
     text = rewritten_of(small, text.replace("    print(", "    " + run + "    print("))
-    assert "start_run(run_name=str(datetime.now())) if rank == 0 else contextlib.nullcontext():" in text
+    assert "(mlflow.start_run if rank == 0 else nothing)(run_name=str(once(datetime.now)())):" in text
     text = SMALL.format(count=16, size=4).replace("import torch\n", "import mlflow\nimport torch\n", 1)
     run = "    with mlflow.start_run(run_name='a') as run:\n        print(run.info.run_id, "
     text = rewritten_of(small, text.replace("    print(", run))
@@ -1154,7 +1161,7 @@ def test_all_wait_while_somebody_looks_at_a_window(small: Path) -> None:
     text = rewritten_of(small, f"import matplotlib.pyplot as plt\n{text}plt.show()\n")
     assert "once(plt.show)()" in text
     written = "import cv2\n" + SMALL.format(count=16, size=4) + "cv2.VideoWriter('all.mp4', 0, 25, (64, 64))\n"
-    assert "cv2.VideoWriter('all.mp4' if alone() else os.devnull, 0" in rewritten_of(small, written)
+    assert "cv2.VideoWriter(written('all.mp4'), 0" in rewritten_of(small, written)
     assert "once(plt.show)()" in rewritten_of(
         small, f"import matplotlib.pylab as plt\n{SMALL}plt.show()\n".format(count=16, size=4)
     )
@@ -1929,6 +1936,8 @@ def test_after_an_interrupt_each_process_goes_on_by_itself(small: Path) -> None:
 def test_a_seed_by_chance_is_one_for_all(small: Path, launcher: ranks.Server) -> None:
     text = SMALL.format(count=16, size=4).replace("torch.manual", "random.seed()\nnp.random.seed()\ntorch.manual", 1)
     text = text.replace("import torch\n", "import random\nimport sys\n\nimport numpy as np\nimport torch\n", 1)
+    text += "drawn = torch.Generator()\ndrawn.seed()\ntorch.seed()\n"
+    text += "print(torch.rand(1, generator=drawn), torch.rand(1), file=sys.stderr)\n"
     text += "print(random.random(), np.random.rand(), file=sys.stderr)\n"
     small.write_text(rewritten_of(small, text))
     ran = launcher.run(small)

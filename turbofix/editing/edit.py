@@ -190,6 +190,13 @@ class Edit:
         tree = self._tree(site)
         self._splice(tree, layout.extended(tree, tree.node(site), text))
 
+    def hand_to(self, function: str, site: Site, more: str = "") -> None:
+        """Call a function with the expression, and ``more`` behind it; what lies in it may change as well."""
+        from turbofix.editing import layout
+
+        tree = self._tree(site)
+        self._splice(tree, layout.handed(tree, tree.node(site), f"{function}(", f"{more})"))
+
     def cut(self, site: Site, part: Site) -> None:
         """Leave of an expression the part that it begins with: ``x`` of ``x.to(device)``.
 

@@ -52,6 +52,15 @@ def extended(tree: Tree, node: cst.CSTNode, text: str) -> list[Change]:
     return [*opening, Change(end, end, right, Role.SUFFIX, depth, anchor=start)]
 
 
+def handed(tree: Tree, node: cst.CSTNode, head: str, tail: str) -> list[Change]:
+    """A call of which an expression is the first argument."""
+    (start, end), depth = tree.outer(node), tree.depth(node)
+    return [
+        Change(start, start, head, Role.OPEN, depth, anchor=start),
+        Change(end, end, tail, Role.SUFFIX, depth, anchor=start),
+    ]
+
+
 def cut(tree: Tree, node: cst.CSTNode, part: cst.CSTNode) -> Change:
     """Nothing instead of what follows on the part of an expression that it begins with."""
     (start, end), (first, last) = tree.span[node], tree.outer(part)

@@ -32,6 +32,8 @@ from turbofix.source.site import Site
 from turbofix.training.parallel.sharing import value_of
 
 _CHANGING = regex(r"param_groups|load_state_dict|\blr\b|adjust|exit\(")
+_SHOWS = regex(r"print|info|debug|warn|format|float|int|str|round|time|item|len|append")
+"""What for a call no process waits."""
 _ALIKE = (Const, Option, Computed, External, Made, Instance, Function, Bound)
 """What is the same in each process."""
 
@@ -39,7 +41,8 @@ _PLATEAU = "ReduceLROnPlateau"
 
 
 def decisions(analysis: Analysis, records: list[LoopRecord]) -> Iterator[Site]:
-    """The tests of an epoch that end the training or change its rate, and what a schedule is told of an evaluation."""
+    """The tests of an epoch that end the training, change its rate or do what all have to come by, such as saving, and
+    what a schedule is told of an evaluation."""
     places = analysis.facts.places
     steps = {record.node for record in records}
     told: set[Site] = set()
@@ -184,4 +187,6 @@ def _is_in_loop(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
 def _decides(node: ast.If) -> bool:
     inside = [one for each in node.body for one in walk(each)]
     ends = any(isinstance(each, (ast.Break, ast.Return, ast.Raise)) for each in inside)
-    return ends or any(_CHANGING.search(ast.unparse(each)) for each in node.body if not isinstance(each, ast.With))
+    does = any(isinstance(each, ast.Call) and not _SHOWS.search(dotted(each.func) or "") for each in inside)
+    changes = any(_CHANGING.search(ast.unparse(each)) for each in node.body if not isinstance(each, ast.With))
+    return ends or does or changes

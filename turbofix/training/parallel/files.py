@@ -91,14 +91,6 @@ class Files:
                 if getattr(scope, "name", "") not in heard and not _is_of_each(scope) and not aside:
                     above = {id(each) for each in self.places.ancestors(call, module)}
                     self._look(call, module, steps=bool(above & stepping))
-        alone = (
-            *self.opened,
-            *self.both,
-            *self.receivers,
-            *self.writers,
-            *self.contexts,
-        )  # what the first process has for itself
-        self.made = {each: None for each in self.made if not any(_is_in(each, one) for one in alone)}
         for statement, module, path in self.written:
             if any(_may_be_one(path, each) for each in self.read):
                 self.settled[self.places.site(self._attempt(statement, module), module)] = None
@@ -136,7 +128,7 @@ class Files:
         elif name.startswith("progress.") and not any(each.arg == "file" for each in call.keywords):
             self.streams[site] = None
         elif name in NAMES["makes_writer"] or method == "SummaryWriter":
-            self.writers[site] = None
+            self.writers[func] = None
         elif name.startswith("torchmetrics.") and name.rpartition(".")[2][:1].isupper() and "Collection" not in name:
             self.metrics[site] = None
         elif name in NAMES["disabled_by_mode"]:
@@ -160,7 +152,7 @@ class Files:
         elif name in _READS or method in ("read_text", "read_bytes"):
             self.read += call.args[:1] if name else [call.func]
         elif name in NAMES["writes"] and isinstance(parent, ast.withitem) and parent.optional_vars is None:
-            self.contexts[site] = None
+            self.contexts[func] = None
         elif name == "matplotlib.pyplot.show" and isinstance(parent, ast.Expr):
             self._make(call, module)
             self.shown[site] = None
@@ -304,14 +296,6 @@ def _is_of_module(call: ast.Call, module: ModuleFile) -> bool:
     brought += [one for each in every(ast.ImportFrom, module.tree) for one in each.names]
     names = {one.asname or one.name.partition(".")[0] for one in brought}
     return (dotted(call.func) or "").partition(".")[0] in names
-
-
-def _is_in(inner: Site, outer: Site) -> bool:
-    """Whether one place lies in another one."""
-    begins = (outer.line, outer.column) <= (inner.line, inner.column)
-    return (
-        inner.path == outer.path and begins and (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)
-    )
 
 
 def _may_be_one(written: ast.AST, read: ast.AST) -> bool:

@@ -345,7 +345,10 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
                 named = [each for each in parts if isinstance(each, (ast.Name, ast.Attribute))]
                 yield from ((places.site(each, module), f"({first})") for each in named)
         for call in every(ast.Call, module.tree):
-            if analysis.facts.offered(call.func, module) in _RESEEDING and not (call.args or call.keywords):
+            torch_s = (dotted(call.func) or "").endswith(".seed") and "torch" in module.text
+            torch_s = torch_s and isinstance(places.parent(call, module), ast.Expr)
+            by_chance = torch_s or analysis.facts.offered(call.func, module) in _RESEEDING
+            if by_chance and not (call.args or call.keywords):
                 yield places.site(call, module), "OLD(DRAWN)"
             if analysis.facts.offered(call.func, module) == "torch.cuda.device_count":
                 yield places.site(call, module), "max(OLD, world_size)"  # of which a process sees one
