@@ -46,12 +46,13 @@ class $Whole($torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, part, dim, rows):
-        ctx.dim, ctx.rows = dim, rows
+        ctx.dim, ctx.rows, kind = dim, rows, part.dtype
+        part = part.int() if kind == $torch.int16 else part  # which no group sends
         padded = part.new_zeros((*part.shape[:dim], max(rows), *part.shape[dim + 1 :]))
         padded.narrow(dim, 0, rows[$rank]).copy_(part)
         parts = [$torch.empty_like(padded) for _ in rows]
         $torch.distributed.all_gather(parts, padded)
-        return $torch.cat([each.narrow(dim, 0, count) for each, count in zip(parts, rows)], dim)
+        return $torch.cat([each.narrow(dim, 0, count) for each, count in zip(parts, rows)], dim).to(kind)
 
     @staticmethod
     def backward(ctx, grad):
@@ -60,6 +61,14 @@ class $Whole($torch.autograd.Function):
 
 $own = $torch.Generator("cpu")  # for what models draw: each process has numbers of its own
 $averaged = $torch.distributed.__dict__.setdefault("averaged", {})  # parameters whose gradients are, by their numbers
+
+
+class $Plans(list):
+    """Those that a call was found to have; now and then it is looked at again."""
+
+    calls, slack = 0, 1
+
+
 $plans = $weakref.WeakKeyDictionary()  # how the calls of each model are shared out
 
 
@@ -68,10 +77,10 @@ class $Average($torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, grad):
-        grad = grad / $world_size
-        grad = grad.contiguous() if grad.layout == $torch.strided else grad
+        grad, device = grad / $world_size, grad.device
+        grad = grad.contiguous() if grad.layout == $torch.strided else grad.cpu()  # NCCL adds up no sparse ones
         $torch.distributed.all_reduce(grad)
-        return grad
+        return grad.to(device)
 
     @staticmethod
     def backward(ctx, grad):
@@ -165,17 +174,19 @@ class $Fixed($torch.utils._python_dispatch.TorchDispatchMode):
         if (kwargs or {}).get("generator") is not None:
             raise ValueError("it draws from a generator of its own")
         names = [each.name for each in func._schema.arguments]
+        lows = [each for name, each in zip(names, args) if name in ("low", "from")]
         off = {"dropout", "dropout_p", "p" if "dropout" in str(func) else "dropout"}
         args = [0.0 if name in off else each for name, each in zip(names, args)]
         answer = func(*args, **(kwargs or {}))
         if off & {*names}:
             self.drawn += ($torch.utils._pytree.tree_leaves(answer)[0].shape,)
             return answer
-        return $torch.utils._pytree.tree_map_only($torch.Tensor, self.set, answer)
+        least = max([0, *lows])
+        return $torch.utils._pytree.tree_map_only($torch.Tensor, lambda each: self.set(each, least), answer)
 
-    def set(self, tensor):
+    def set(self, tensor, least):
         self.drawn += (tensor.shape,)
-        return tensor.fill_(0.5)
+        return tensor.fill_(0.5 if tensor.is_floating_point() or tensor.is_complex() else least)
 
 
 def $values(state):
@@ -190,19 +201,48 @@ def $as_tensor(kept):
     return kept if $torch.is_tensor(kept) and not isinstance(kept, $torch.nn.Parameter) else None
 
 
+def $containers(modules):
+    """What modules keep other things in, and what is kept in that: lists, dictionaries, the project's own objects."""
+    kinds = list, dict, set, $collections.deque, $collections.defaultdict, $collections.OrderedDict
+    waiting = [part for one in modules for part in (vars(one), one._buffers, *vars(one).values())]
+    seen, found, library = set(), [], $os.path.dirname($os.__file__)
+    while waiting and len(seen) < 10000:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, $torch.nn.Module):
+            continue
+        seen.add(id(one))
+        home = getattr($sys.modules.get(type(one).__module__), "__file__", None) or library
+        if type(one) in kinds:
+            found.append(one)
+            waiting += $values(one)
+        elif "-packages" not in home and not home.startswith(library) and hasattr(one, "__dict__"):
+            waiting.append(vars(one))
+    return found
+
+
+def $is_as_before(now, was):
+    """Whether a list or a dictionary has in it what it had."""
+    pairs = zip([*now, *$values(now)], [*was, *$values(was)])
+    return len(now) == len(was) and all(one is other for one, other in pairs)
+
+
+def $kinds_of(leaves, form):
+    """What an answer is made of."""
+    kinds = [each.dim() if $torch.is_tensor(each) else type(each) for each in leaves]
+    return f"{form} {kinds}"
+
+
 def $tried(model, owner, given, form, anew=False):
     """What a model answers, with weights drawn ``anew`` or its own, the shapes of what it draws, and its tensors then;
     it is left as it was."""
     model = getattr(model, "_orig_mod", model)  # of one that is compiled
     given = [each.clone() if $torch.is_tensor(each) else each for each in given]  # which a model may change
     args, kwargs = $torch.utils._pytree.tree_unflatten(given, form)
-    held, modules, numpy = [*owner.parameters(), *owner.buffers()], [*owner.modules()], $sys.modules.get("numpy")
-    parts = [part for one in modules for part in (vars(one), one._buffers, *vars(one).values())]
-    kinds = list, dict, set, $collections.deque, type(modules[0]._buffers), type(modules[0]._forward_hooks)
-    states = [(each, each.copy()) for each in parts if type(each) in kinds]
+    held, modules = [*owner.parameters(), *owner.buffers()], [*owner.modules()]
+    states = [(each, each.copy()) for each in $containers(modules)]
     leaves = [each for _, was in states for each in $torch.utils._pytree.tree_leaves([*$values(was)])]
     before, held = {id(each) for each in leaves}, held + [one for one in map($as_tensor, leaves) if one is not None]
-    old, chance = [each.detach().clone() for each in held], ($random.getstate(), numpy and numpy.random.get_state())
+    old, chance = [each.detach().clone() for each in held], $chances()
     for each in modules:
         if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm):
             each.training = False  # it counts over all processes
@@ -220,21 +260,23 @@ def $tried(model, owner, given, form, anew=False):
     $own.manual_seed(0)
     for each in [each for each in owner.parameters() if anew and each.dim() > 1]:
         drawn = $torch.randn(each.shape, generator=$own, device="cpu") * (each.shape[0] / each.numel()) ** 0.5
-        each.data = drawn.to(each.device, each.dtype)
+        drawn = drawn.to(each.device, each.dtype)
+        each.data = $torch.copysign(drawn, each.data) if each.is_floating_point() else drawn
     try:
         with $apart(), $sharing(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
-            answer = $torch.utils._pytree.tree_leaves(model(*args, **kwargs))
+            answer, answers = $torch.utils._pytree.tree_flatten(model(*args, **kwargs))
         changed = any($torch.is_tensor(each) and not each.is_inference() and each._version for each in given)
         now = $torch.utils._pytree.tree_leaves((args, kwargs))
         if changed or len(now) != len(given) or any(one is not other for one, other in zip(now, given)):
             raise ValueError("it changes what it is given")
-        kept = [each for now, _ in states for each in $torch.utils._pytree.tree_leaves([*$values(now)])]
+        kept = [now for now, was in states if not $is_as_before(now, was)]
+        kept = [each for now in kept for each in $torch.utils._pytree.tree_leaves([*$values(now)])]
         counts = [each for each in kept if type(each) in (int, float)]
         kept = [$as_tensor(each) for each in kept if id(each) not in before]
         kept = [each.detach().clone() for each in kept if each is not None]
         unchanged = [each.shape == was.shape and $torch.equal(each, was) for each, was in zip(held, old)]
         steps = [None if kept else each.detach().double() - was for each, was, kept in zip(held, old, unchanged)]
-        then = [*steps, *kept, *counts]
+        then = [$kinds_of(answer, answers), *steps, *kept, *counts]
         return $torch.utils._pytree.tree_map_only($torch.Tensor, $torch.Tensor.detach, answer), fixed.drawn, then
     finally:
         $torch.set_autocast_enabled(kind, sixteen)
@@ -244,15 +286,13 @@ def $tried(model, owner, given, form, anew=False):
         for each, was in data:
             if (each.data_ptr(), each.shape) != (was.data_ptr(), was.shape):
                 each.data = was
-        for now, was in states:
+        for now, was in [(now, was) for now, was in states if not $is_as_before(now, was)]:
             now.clear()
             now.extend(was) if isinstance(now, (list, $collections.deque)) else now.update(was)
         for each, was in zip(held, old):
             if not $torch.equal(each, was):
                 each.detach().copy_(was)
-        $random.setstate(chance[0])
-        if numpy:
-            numpy.random.set_state(chance[1])
+        $set_chances(chance)
 
 
 def $is_near(one, other, slack=None):
@@ -263,6 +303,7 @@ def $is_near(one, other, slack=None):
     one, other = ($torch.as_tensor(each).detach().double().nan_to_num(0.0, 0.0, 0.0) for each in (one, other))
     exact = not (other.dim() or $torch.cuda.is_available())
     slack = slack or (1e-2 if rough or (other.is_cuda and other.dim()) else 2e-5 if exact else 1e-4)
+    slack *= $Plans.slack
     return one.shape == other.shape and bool((one - other).norm() <= slack * other.norm() + 1e-6)
 
 
@@ -328,9 +369,9 @@ def $keeps(one, other, rows):
 
 
 def $compared(model, owner, given, form, axis, rows, left):
-    """How a call is shared out: the dimensions of what it is given and of what it answers, and whether it draws
-    a number for all rows. None where its answer to some rows is none of what it answers to the batch. What is
-    ``left`` is given as a whole."""
+    """How a call is shared out: the dimensions of what it is given and of what it answers, whether it draws a number
+    for all rows, and what it answers. None where its answer to some rows is none of what it answers to the batch. What
+    is ``left`` is given as a whole."""
     if $hooked(owner):
         return None
     sizes = [each.dim() if $torch.is_tensor(each) else 0 for each in given]
@@ -340,6 +381,10 @@ def $compared(model, owner, given, form, axis, rows, left):
     dims = [None if id(each) in left else dim for each, dim in zip(given, dims)]
     if axis and any(dim is None and n == 1 for dim, n in zip(dims, sizes)):
         return None  # one number for each sample counts them in the other dimension
+    whole = [each for each, dim in zip(given, dims) if dim is None and $torch.is_tensor(each) and each.numel()]
+    whole = [each for each in whole if not (each.is_floating_point() or each.is_complex() or each.dtype == $torch.bool)]
+    if any(min(rows) <= int(each.max()) < sum(rows) for each in whole) or "PackedSequence" in str(form):
+        return None  # they may be numbers of rows, of which there would not be so many
     whole, drawn, then = $tried(model, owner, given, form)
     found = [each for each in whole if $torch.is_tensor(each)]
     if found and not any(each.numel() for each in found):
@@ -357,6 +402,8 @@ def $compared(model, owner, given, form, axis, rows, left):
             ways.append((float(one), float(each), float(fewer[0][at]), float(fewer[1][at])))
             continue
         if type(each).__name__.endswith("Cache"):  # of keys and values, which each process has for its rows
+            if "past_key_values" in str(form):
+                return None
             ways.append(None)
             continue
         sizes = zip(one.shape, each.shape) if $torch.is_tensor(each) else ()
@@ -374,7 +421,7 @@ def $compared(model, owner, given, form, axis, rows, left):
     sized = [isinstance(each, int) and each * sum(rows) == other * rows[$rank] for each, other in zip(now, then)]
     if len(answer) != len(whole) or len(now) != len(then) or not all(map(max, sized, map($is_near, now, then))):
         return None
-    return dims, ways, any(map(tuple.__eq__, drawn, again))
+    return dims, ways, any(map(tuple.__eq__, drawn, again)), then[0]
 
 
 def $joined(told, rows):
@@ -393,7 +440,7 @@ def $joined(told, rows):
         if not fits:
             return None
         ways.append(fits[0] if len(fits) == 1 else "zero")  # which is a mean as well as a sum
-    return told[$rank][0], ways, any(one[2] for one in told)
+    return told[$rank][0], ways, any(one[2] for one in told), told[$rank][3]
 
 
 def $alike(owner, given):
@@ -476,6 +523,17 @@ def $warned(name, why="its rows hang on each other, are too few, or were not see
             $warnings.warn(f"each process computes the whole batch of {name}: {why}")
 
 
+def $makes_layers(model, owner):
+    """The first call of a model, by which its layers are made, of the same numbers in all."""
+
+    def called(*args, **kwargs):
+        answer = model(*args, **kwargs)
+        $average([each for each in owner.parameters() if each.requires_grad])
+        return answer
+
+    return called
+
+
 def $shared(model):
     """A model of which each process computes its rows of a batch, and has those of all."""
     if $world_size > 1 and not $torch.distributed.is_initialized() and $multiprocessing.parent_process() is None:
@@ -486,9 +544,8 @@ def $shared(model):
     if not isinstance(owner, $torch.nn.Module):
         return model
     if any(map($torch.nn.parameter.is_lazy, owner.parameters())):
-        return model  # its first call makes its layers, of the same numbers in all
-    trained = [each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()]
-    $average(trained)
+        return $makes_layers(model, owner)
+    $average([each for each in owner.parameters() if each.requires_grad and $torch.is_grad_enabled()])
     modules = [*owner.modules()]
     own_norms = [each for each in modules if isinstance(each, $torch.nn.modules.batchnorm._BatchNorm)]
     own_norms = [each for each in own_norms if not isinstance(each, $torch.nn.SyncBatchNorm)]
@@ -501,8 +558,9 @@ def $shared(model):
             weight = $world_size if way == "sum" else rows[$rank] * $world_size / sum(rows)
             number = $Whole.apply(($torch.as_tensor(value).double() * weight)[None], 0, [1] * $world_size).mean()
             if $torch.is_tensor(value):
+                number = number if value.is_floating_point() or value.is_complex() else number.round()
                 return number.to(value.dtype).reshape(value.shape)
-            return number.item() if isinstance(value, float) else round(number.item())
+            return number.item() if isinstance(value, float) else type(value)(round(number.item()))
         return $Whole.apply(value, way, [value.shape[way] // rows[$rank] * each for each in rows])
 
     def called(*args, **kwargs):
@@ -512,20 +570,25 @@ def $shared(model):
             $warned(type(owner).__name__)
         told = [each for each in (*args, *kwargs.values()) if isinstance(each, str)]  # not the texts of a batch
         told += [each for each in given if each is None or isinstance(each, bool)][:8]
+        told += [not each for each in given if type(each) in (int, float)][:8]
         told += [(each.dtype, each.dim()) for each in given if $torch.is_tensor(each)]
         state = owner.training, $torch.is_grad_enabled(), min(least, 2), str(form)
         kind = (getattr(model, "__name__", ""), *state, *told)
-        known = $plans.setdefault(owner, {}).setdefault(kind, [])
-        if len(known) < 3 and None not in known:
-            $alike(owner, given)
+        known = $plans.setdefault(owner, {}).setdefault(kind, $Plans())
+        known.calls += 1
+        if None not in known and (len(known) < 3 or known.calls in (10, 100, 1000, 10000)):
+            $Plans.slack = 1 if len(known) < 3 else 100  # what has learnt is rounded more
+            if len(known) < 3:
+                $alike(owner, given)
             known.append($plan(model, owner, given, form) if least >= fewest else ())
             if known[-1] is None:
                 $warned(type(owner).__name__)
         if not known[-1] or min($rows_of(given, known[-1][0])) < fewest:
             return $by_each(model, owner, args, kwargs)
-        axis, dims, ways, common = known[-1]
+        axis, dims, ways, common, kinds = known[-1]
         rows = $rows_of(given, axis)
         $own.manual_seed($zlib.crc32($numbers()[0]))  # by how far the script's own numbers are
+        chance = $chances()
         seed, lengths = int($torch.randint(2**31, (), generator=$own, device="cpu")) + (0 if common else $rank), $rank
         drew = False
         try:
@@ -548,7 +611,7 @@ def $shared(model):
             zeros = [float(each) for each, way in zip(values, ways) if way == "zero"]
             long = [(each, way) for each, way in zip(values, ways) if isinstance(way, int)]
             fit = all(each.dim() > way and each.shape[way] % rows[$rank] == 0 for each, way in long)
-            if not fit or len(values) != len(ways) or any(abs(each) > 1e-6 for each in zeros):
+            if not fit or $kinds_of(values, form) != kinds or any(abs(each) > 1e-6 for each in zeros):
                 raise ValueError("it answers otherwise than it did")
             trained, places = $reached(values), {id(each): place for place, each in enumerate(owner.parameters())}
             steps = [(places.get(id(each), -1), *each.shape) for each in trained]
@@ -556,10 +619,13 @@ def $shared(model):
                 $average(trained)
             shapes = [(way, each.shape) for each, way in zip(values, ways) if $torch.is_tensor(each)]
             shapes = [n / rows[$rank] if at == way else n for way, shape in shapes for at, n in enumerate(shape)]
-            lengths = hash((drew, *shapes, *steps))  # no layer may be left out by some
+            then = $chances()
+            drawn = then != chance and $zlib.crc32(repr(then).encode())
+            lengths = hash((drew, drawn, *shapes, *steps))  # no number may be drawn, no layer be left out by some
         except Exception:  # some rows are not what it takes
             pass
         if not $agree(lengths):
+            $set_chances(chance)
             if "zero" in ways:
                 known.clear()  # to be tried again
             else:
@@ -671,6 +737,21 @@ class $Batches:
         return batch
 '''
 
+CHANCES = '''
+def $chances():
+    """How far the generators of Python and of NumPy are."""
+    numpy = $sys.modules.get("numpy")
+    kind, keys, *rest = numpy.random.get_state() if numpy else (None, None)
+    return $random.getstate(), keys is not None and (kind, keys.tolist(), *rest)
+
+
+def $set_chances(states):
+    """Put them back."""
+    $random.setstate(states[0])
+    if states[1]:
+        $sys.modules["numpy"].random.set_state(states[1])
+'''
+
 TOGETHER = '''
 def $together():
     """Whether processes do the same: this is no worker of one, and no part of what one does for all."""
@@ -684,6 +765,8 @@ def $met():
     group, error = $torch.distributed, $sys.exc_info()[0]
     if hasattr(group, "parted"):  # each is somewhere else
         return False
+    if getattr(group, "sharing", False):
+        raise RuntimeError("it is to be done with all rows")
     if error is None:
         group.barrier()
         return True
@@ -705,7 +788,7 @@ def $once(call):
     def made(*args, **kwargs):
         own = any(hasattr(each, "write") for each in [*args, *kwargs.values()])  # a file that each has for itself
         several = $together() and not own
-        answer = [None, None]
+        answer, before = [None, None, None], ($chances(), $torch.get_rng_state())
         if several and not $met():
             return call(*args, **kwargs) if $rank == 0 else None
         if $rank == 0 or not several:
@@ -720,14 +803,19 @@ def $once(call):
             $os.environ.update(told)
             if several:
                 del $torch.distributed.single
+            after = $chances(), $torch.get_rng_state()
+            answer[2] = after if after[0] != before[0] or not after[1].equal(before[1]) else None
         if several:
             told = [*answer]
             try:
                 $pickle.loads($pickle.dumps(answer))
             except Exception:  # the others have none, then
-                told = [None, answer[1] and RuntimeError(repr(answer[1]))]
+                told = [None, answer[1] and RuntimeError(repr(answer[1])), answer[2]]
             $torch.distributed.broadcast_object_list(told)
             answer = told if $rank > 0 else answer
+            if answer[2]:  # it draws numbers: all draw the next ones
+                $set_chances(answer[2][0])
+                $torch.set_rng_state(answer[2][1])
         if answer[1] is not None:
             raise answer[1]
         return answer[0]
@@ -794,10 +882,10 @@ def $written(path, mode="w"):
     return type(path)($os.devnull) if isinstance(path, $os.PathLike) else $os.devnull
 '''
 
-NOTHING = '''
+NOTHING = """
 def $nothing(*args, **kwargs):
     return $contextlib.nullcontext()
-'''
+"""
 
 VISIBLE = '''
 def $visible(device):
@@ -842,6 +930,11 @@ class $Silent:
     def add_figure(self, tag, figure, *args, **kwargs):
         for each in figure if isinstance(figure, list) else [figure]:  # as those that write do
             $sys.modules["matplotlib.pyplot"].close(each)
+
+    def add_graph(self, model, given=None, *args, **kwargs):  # which draws numbers there
+        with $contextlib.suppress(Exception):
+            with $torch.onnx.select_model_mode_for_export(model, $torch.onnx.TrainingMode.EVAL):
+                $torch.jit.trace(model, given, strict=False)
 
     def __enter__(self):
         return self

@@ -12,6 +12,7 @@ from turbofix.training.model import Parallel
 from ._definitions import (
     AGREED,
     ALONE,
+    CHANCES,
     FIRST,
     IN_STEP,
     LEAVE,
@@ -31,6 +32,8 @@ from ._definitions import (
 from ._precision import requote
 from ._totals import add_up
 
+_NEEDED = {"together": TOGETHER, "met": MET, "alone": ALONE, "chances": CHANCES}
+"""What others call."""
 _VARIABLES = {"rank": ("RANK", 0), "world_size": ("WORLD_SIZE", 1)}
 _SEEDS = {
     "torch": ("torch.manual_seed", ""),
@@ -137,7 +140,7 @@ class Ranks:
         """Definitions at the head of a file, once: the name of the one that is wanted."""
         done = self.defined.setdefault(at.path, {})
         if wanted not in done:
-            for name, needed in (("together", TOGETHER), ("met", MET), ("alone", ALONE)):
+            for name, needed in _NEEDED.items():
                 if name != wanted and f"${name}()" in text:
                     self.define(at, name, needed)
             at = self.imports[at.path][1] if at.path in self.imports else at  # where they will stand
@@ -205,7 +208,7 @@ class Ranks:
         for site in plan.settled:
             wait = (
                 f"if {self.define(site, 'together', TOGETHER)}():",
-                f"    {edit.name('torch.distributed.barrier', site)}()",
+                f"    {self.define(site, 'met', MET)}()",
             )
             tried = site.kind == "Try"  # what fails in one process alone
             self.after(site, *(("finally:", *(f"    {each}" for each in wait)) if tried else wait))

@@ -62,7 +62,8 @@ def _branches(body: list[ast.stmt], fresh: Collection[range]) -> Iterator[Sequen
             yield from _branches(node.body, fresh)  # it runs with what is around it
             continue
         if isinstance(node, ast.ClassDef):
-            branches = [[each for method in _methods(node) for each in method.body]]
+            body = [each for method in _methods(node) for each in method.body]
+            branches = [body] if body else []  # a class may have no methods
         whole = new and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         lines = [_new_lines(branch, fresh, deep=whole) for branch in branches]
         if whole and not any(lines) and branches:
