@@ -932,9 +932,10 @@ class $Silent:
             $sys.modules["matplotlib.pyplot"].close(each)
 
     def add_graph(self, model, given=None, *args, **kwargs):  # which draws numbers there
+        training = model.training
         with $contextlib.suppress(Exception):
-            with $torch.onnx.select_model_mode_for_export(model, $torch.onnx.TrainingMode.EVAL):
-                $torch.jit.trace(model, given, strict=False)
+            $torch.jit.trace(model.eval(), given, strict=False)
+        model.train(training)
 
     def __enter__(self):
         return self

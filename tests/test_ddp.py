@@ -1026,6 +1026,9 @@ def test_weights_that_differ_between_processes_are_an_error(small: Path, launche
 FETCHED = {
     "MNIST('data', download=True)": "first(MNIST)('data', download=True)",
     "MNIST('data', download=False)": "MNIST('data', download=False)",
+    "resnet18(weights='DEFAULT')": "first(resnet18)(weights='DEFAULT')",
+    "resnet18(weights=None)": "resnet18(weights=None)",
+    "timm.create_model('a', pretrained=model)": "first(timm.create_model)('a', pretrained=model)",
     "fetch_california_housing()": "first(fetch_california_housing)()",
     "urlretrieve('http://a.b', 'data')": "once(urlretrieve)('http://a.b', 'data')",
     "skimage.io.imsave('a.png', model)": "once(skimage.io.imsave)('a.png', model)",
@@ -1041,9 +1044,8 @@ FETCHED = {
 def test_one_process_fetches_data_before_the_others_read_them(call: str, small: Path) -> None:
     text = SMALL.format(count=16, size=4)
     brought = "from urllib.request import urlretrieve\n\nfrom sklearn.datasets import fetch_california_housing\n"
-    brought += (
-        "from torchvision.datasets import MNIST\nimport skimage.io\nimport numpy\nimport os\nimport matplotlib.pyplot\n"
-    )
+    brought += "from torchvision.datasets import MNIST\nfrom torchvision.models import resnet18\n"
+        "import timm\nimport skimage.io\nimport numpy\nimport os\nimport matplotlib.pyplot\n"
     text = text.replace("import torch\n", f"{brought}import torch\n", 1)
     small.write_text(text.replace("model =", f"def fetched():\n    return {call}\n\n\ndata = fetched()\nmodel =", 1))
     assert f"    return {FETCHED[call]}\n" in rewritten(small)
@@ -1764,6 +1766,55 @@ def test_gradients_that_no_shared_call_saw_are_averaged_in_front_of_a_step(small
     assert launcher.run(small).err[0].count("whole batch of what Adam trains: where it is called was not followed") == 1
 
 
+CHANGING = {
+    "return answer, answer.mean() + epoch * answer.sum()": True,  # a number that is nothing at first
+    "return answer, answer.pow(2).sum() if self.calls > 5 else None": True,
+    "return answer, answer.mean() * sum(self.bank.kept).detach()": True,
+    "return answer, answer.mean() * (1 + random.random())": False,
+    "return answer, answer.mean() * sum(random.random() for _ in answer)": True,
+}
+
+
+@pytest.mark.parametrize("answer", CHANGING)
+def test_what_a_model_does_later_is_that_of_one_process(answer: str, small: Path, launcher: ranks.Server) -> None:
+    made = """\
+import random
+
+
+class Bank:
+    def __init__(self):
+        self.kept = []
+
+
+class Net(nn.Linear):
+    def forward(self, x, epoch):
+        answer, self.calls = super().forward(x), getattr(self, "calls", 0) + 1
+        self.bank.kept = [*self.bank.kept, answer.mean()]
+        ANSWER
+
+
+torch.manual_seed(0)
+random.seed(0)
+"""
+    if "bank" not in answer:
+        made = made.replace("        self.bank.kept =", "        #")
+    text = SMALL.format(count=76, size=8).replace("torch.manual_seed(0)\n", made.replace("ANSWER", answer))
+    text = text.replace("nn.Linear(4, 1)\n", "Net(4, 1)\nmodel.bank = Bank()\n").replace(
+        "shuffle=True", "shuffle=False"
+    )
+    text = text.replace("model(a).squeeze(1), b)", "(answer := model(a, epoch))[0].squeeze(1), b)")
+    text = text.replace(
+        "        optimizer.zero", "        loss = loss + 0.01 * (answer[1] or 0)\n        optimizer.zero"
+    )
+    text = text.replace('"epoch", epoch)', "*(each.item() for each in model.weight[0]), random.random())")
+    text = text.replace("lr=0.1", "lr=0.01")
+    small.write_text(text)
+    assert ("computes the whole batch" in as_by_one(small, launcher)) == CHANGING[answer]
+    late = "answer.mean() + answer.sum() * (self.calls > 5)"  # seen in the tenth call
+    small.write_text(rewritten_of(small, text.replace(answer, f"return answer, {late}")))
+    assert "computes the whole batch" in launcher.run(small).err[0]
+
+
 def test_what_other_settings_would_call_is_shared_too(small: Path) -> None:
     text = SMALL.format(count=16, size=4)
     branch = "if SETTINGS['twice']:\n            loss += model(a).mean() + other(a).mean()\n        optimizer.zero"
@@ -1911,15 +1962,22 @@ def test_what_is_differentiated_twice_on_a_gpu_is_said_to_be_computed_whole(
 def test_a_writer_that_writes_nothing_closes_figures_as_others_do(small: Path, launcher: ranks.Server) -> None:
     for name in ("matplotlib", "tensorboardX"):
         (small.parent / name).mkdir()
-        (small.parent / name / "__init__.py").write_text("class SummaryWriter:\n    add_figure = print\n")
+        (small.parent / name / "__init__.py").write_text(
+            "import torch\n\nclass SummaryWriter:\n    add_figure = print\n"
+            "    def add_graph(self, model, x):\n        torch.jit.trace(model.eval(), x, check_trace=True)\n"
+        )
     (small.parent / "matplotlib" / "pyplot.py").write_text("closed = []\nclose = closed.append\n")
     text = "import sys\nimport matplotlib.pyplot\nfrom tensorboardX import SummaryWriter\n" + SMALL.format(
         count=16, size=4
     )
-    text += "SummaryWriter().add_figure('one', ['a figure'])\nprint(matplotlib.pyplot.closed, file=sys.stderr)\n"
+    text += "writer = SummaryWriter()\nwriter.add_figure('one', ['a figure'])\n"
+    text += "class Noisy(nn.Linear):\n    def forward(self, x):\n        return torch.rand_like(x)\n\n"
+    text += "writer.add_graph(Noisy(1, 1), x)\nprint(torch.rand(1).item(), file=sys.stderr)\n"
+    text += "print(matplotlib.pyplot.closed, file=sys.stderr)\n"
     small.write_text(rewritten_of(small, text))
     ran = launcher.run(small)
     assert (ran.error, [each.split()[-1] for each in ran.err]) == ("", ["[]", "figure']"])
+    assert len({each.strip().splitlines()[-2] for each in ran.err}) == 1  # what traces a model draws its numbers
 
 
 def test_after_an_interrupt_each_process_goes_on_by_itself(small: Path) -> None:
@@ -1938,8 +1996,9 @@ def test_a_seed_by_chance_is_one_for_all(small: Path, launcher: ranks.Server) ->
     text = text.replace("import torch\n", "import random\nimport sys\n\nimport numpy as np\nimport torch\n", 1)
     text += "drawn = torch.Generator()\ndrawn.seed()\ntorch.seed()\n"
     text += "print(torch.rand(1, generator=drawn), torch.rand(1), file=sys.stderr)\n"
-    text += "print(random.random(), np.random.rand(), file=sys.stderr)\n"
-    small.write_text(rewritten_of(small, text))
+    draws = "once(random.random)()\nonce(np.random.rand)()\nonce(torch.rand)(1)\n"  # as what is called once may
+    shows = "print(random.random(), np.random.rand(), torch.rand(1), file=sys.stderr)\n"
+    small.write_text(rewritten_of(small, text) + draws + shows)
     ran = launcher.run(small)
     assert (ran.error, len(set(ran.err))) == ("", 1)
 

@@ -183,7 +183,7 @@ class Files:
             self.made[func] = None  # all go on with the generator of the first process, and its numbers
         elif (
             (
-                _downloads(call)
+                _downloads(call, name)
                 and (dotted(call.func) or "").rpartition(".")[2] not in self.made_here
                 and name != "functools.partial"
             )
@@ -350,6 +350,8 @@ def _is_on(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and bool(node.value)
 
 
-def _downloads(call: ast.Call) -> bool:
-    given = [each.value for each in call.keywords if each.arg == "download"]
+def _downloads(call: ast.Call, name: str) -> bool:
+    """Whether a call fetches data, or weights, where an argument asks for them."""
+    asking = {"download", "pretrained"} | ({"weights"} if name.startswith("torchvision.models.") else set())
+    given = [each.value for each in call.keywords if each.arg in asking]
     return any(not (isinstance(each, ast.Constant) and not each.value) for each in given)

@@ -26,7 +26,7 @@ from turbofix.training.model import (
 )
 from turbofix.training.parallel.accelerated import accelerated
 from turbofix.training.parallel.files import Files
-from turbofix.training.parallel.plain import is_plain
+from turbofix.training.parallel.plain import is_plain, scopes_of_models
 from turbofix.training.parallel.reading import read_by_steps, refuse_other_reads
 from turbofix.training.parallel.rows import shared_calls
 from turbofix.training.parallel.sharing import divided, value_of
@@ -224,15 +224,9 @@ def _is_by_chance(analysis: Analysis, others: list[Loader]) -> bool:
         in_order = shuffled.state == "absent" or (shuffled.state == "value" and not any(shuffled.values))
         if each.dataset.random or each.dataset.kind == "unknown" or not in_order:
             return True
-    facts, called = analysis.facts, {id(each.node) for each in analysis.facts.of("forward")}
-    scopes: dict[int, ast.AST] = {}
-    for event in facts.levels():
-        frames = facts.frames(event)
-        first = next((index for index, each in enumerate(frames) if id(each.call) in called), len(frames))
-        scopes.update({id(each.scope): each.scope for each in frames[first:]})
     texts = [module.text for module in analysis.execution.modules.values()]
     dropped = bool(others) and any("ropout" in each for each in texts) and not any(map(_EVALUATES.search, texts))
-    return dropped or any(_DRAWS.search(ast.unparse(each)) for each in scopes.values())
+    return dropped or any(_DRAWS.search(ast.unparse(each)) for each in scopes_of_models(analysis))
 
 
 def _apart(analysis: Analysis) -> Iterator[str]:

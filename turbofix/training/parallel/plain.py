@@ -24,6 +24,7 @@ _CALLED = regex(
 _WEIGHED = ("reduction", "weight", "ignore_index", "size_average", "reduce", "pos_weight")
 _COMPUTES = regex(r"(torch|F|nn|np|numpy)\.|(float|int|len|round)$")
 _SQUEEZES = regex(r"\.squeeze\(\)|torch\.squeeze\([^,()]+\)")
+_REDUCES = regex(r"\.(sum|mean|std|var|norm|prod|max|min|numel)\(\)|\.(sum|mean|std|var|norm)\((dim=|axis=)?0\b")
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.For, ast.While, ast.Yield, ast.Try, ast.Raise)
 
 
@@ -39,7 +40,20 @@ def is_plain(analysis: Analysis, found: Parallel, record: LoopRecord) -> bool:
     figures = [each for one in found.totals for each in one.figures]
     if any(each.kind != "number" for each in figures) or any(each.anew for each in found.totals):
         return False
+    if any(_REDUCES.search(ast.unparse(each)) for each in scopes_of_models(analysis)):
+        return False  # it answers with figures of a batch, or makes one row of several
     return _Loop(analysis, record, frozenset(each.text for each in figures)).is_closed()
+
+
+def scopes_of_models(analysis: Analysis) -> list[ast.AST]:
+    """The functions by which models compute."""
+    facts, called = analysis.facts, {id(each.node) for each in analysis.facts.of("forward")}
+    scopes: dict[int, ast.AST] = {}
+    for event in facts.levels():
+        frames = facts.frames(event)
+        first = next((index for index, each in enumerate(frames) if id(each.call) in called), len(frames))
+        scopes.update({id(each.scope): each.scope for each in frames[first:]})
+    return [*scopes.values()]
 
 
 class _Loop:
