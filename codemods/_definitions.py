@@ -205,8 +205,8 @@ def $containers(modules):
     """What modules keep other things in, and what is kept in that: lists, dictionaries, the project's own objects."""
     kinds = list, dict, set, $collections.deque, $collections.defaultdict, $collections.OrderedDict
     waiting = [part for one in modules for part in (vars(one), one._buffers, *vars(one).values())]
-    seen, found, library = set(), [], $os.path.dirname($os.__file__)
-    while waiting and len(seen) < 10000:
+    seen, found, library, most = set(), [], $os.path.dirname($os.__file__), len(waiting) + 10000
+    while waiting and len(seen) < most:
         one = waiting.pop()
         if id(one) in seen or isinstance(one, $torch.nn.Module):
             continue

@@ -1045,7 +1045,7 @@ def test_one_process_fetches_data_before_the_others_read_them(call: str, small: 
     text = SMALL.format(count=16, size=4)
     brought = "from urllib.request import urlretrieve\n\nfrom sklearn.datasets import fetch_california_housing\n"
     brought += "from torchvision.datasets import MNIST\nfrom torchvision.models import resnet18\n"
-        "import timm\nimport skimage.io\nimport numpy\nimport os\nimport matplotlib.pyplot\n"
+    brought += "import timm\nimport skimage.io\nimport numpy\nimport os\nimport matplotlib.pyplot\n"
     text = text.replace("import torch\n", f"{brought}import torch\n", 1)
     small.write_text(text.replace("model =", f"def fetched():\n    return {call}\n\n\ndata = fetched()\nmodel =", 1))
     assert f"    return {FETCHED[call]}\n" in rewritten(small)
@@ -1799,9 +1799,10 @@ random.seed(0)
     if "bank" not in answer:
         made = made.replace("        self.bank.kept =", "        #")
     text = SMALL.format(count=76, size=8).replace("torch.manual_seed(0)\n", made.replace("ANSWER", answer))
-    text = text.replace("nn.Linear(4, 1)\n", "Net(4, 1)\nmodel.bank = Bank()\n").replace(
-        "shuffle=True", "shuffle=False"
-    )
+    text = text.replace(
+        "nn.Linear(4, 1)\n",
+        "Net(4, 1)\nmodel.bank = Bank()\nmodel.many = nn.ModuleList(nn.Identity() for _ in range(900))\n",
+    ).replace("shuffle=True", "shuffle=False")
     text = text.replace("model(a).squeeze(1), b)", "(answer := model(a, epoch))[0].squeeze(1), b)")
     text = text.replace(
         "        optimizer.zero", "        loss = loss + 0.01 * (answer[1] or 0)\n        optimizer.zero"
