@@ -47,14 +47,14 @@ Use instead
     those of one process, whatever they hang on: sums, pairs of samples, early stops, several models, methods of a
     model. Gradients are averaged as they come.
 
-    The first three calls are tried on the whole batch, too, without random numbers, and on one where other rows stand
-    beside those of the process: where the answer to some rows is not as that to all, every process computes the whole
-    batch from then on, and a warning says so. Such are layers
-    that take figures over a batch or keep them, and losses that are no mean or sum of the rows'. A batch with fewer
-    samples than processes is computed whole. Loaders compare some values of each batch in all processes: from the
-    first one that differs (a library draws numbers that nobody seeds), all take those of the first process. What
-    comes from no loader is compared in the first calls, and so are the weights: they stop with an error where those
-    differ. Every process reads all of the data: this pays where the model is what takes the time.
+    The first three calls, the tenth, the hundredth and so on are tried on the whole batch, too, without random numbers,
+    and on one where other rows stand beside those of the process: where the answer to some rows is not as that to all,
+    every process computes the whole batch from then on, and a warning says so. Such are layers that take figures over a
+    batch or keep them, and losses that are no mean or sum of the rows'. A batch with fewer samples than processes is
+    computed whole. Loaders compare some values of each batch in all processes: from the first one that differs (a
+    library draws numbers that nobody seeds), all take those of the first process. What comes from no loader is compared
+    in the first calls, and so are the weights: they stop with an error where those differ. Every process reads all of
+    the data: this pays where the model is what takes the time.
 
     The group starts in front of all imports: what a module does as it is imported is done by the group, too. Each
     process sees one GPU, its own, so that ``"cuda:0"`` is right wherever it stands (``visible(...)`` makes it of what
@@ -69,10 +69,11 @@ Use instead
     that nobody seeds (``once(default_rng)()``), too. So it is with questions to the user, and with windows: where there
     are any, the group waits up to a day. Where a process has an error of its own, it waits five minutes at most, and
     after a Ctrl-C for nobody: the first one saves by itself. What it starts is a program of one process. The other
-    processes print nothing, and write to nothing what they write to open files, or to a copy of a file that they read
-    as well. Batch normalisation counts over all processes, by ``SyncBatchNorm``, on GPUs; the layers are still of their
-    own classes, for models that ask, and so are those of a model that is saved whole. A model with layers that
-    normalise in a way of their own is computed whole there.
+    processes print nothing, and write to nothing what they write to open files (``open(written(path), "w")``), or to a
+    copy of a file that they read as well. What is written needs torch 2.4 and Python 3.10 where torchrun starts it.
+    Batch normalisation counts over all processes, by ``SyncBatchNorm``, on GPUs; the layers are still of their own
+    classes, for models that ask, and so are those of a model that is saved whole. A model with layers that normalise in
+    a way of their own is computed whole there.
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes
