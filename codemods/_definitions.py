@@ -120,6 +120,8 @@ def $reached(values):
             leaves = [each for each in parts if hasattr(each, "variable")]
             found.update({each: min(place, found.get(each, place)) for each in leaves})
             waiting += parts
+    devices = {each.device for each in values if $torch.is_tensor(each)}  # what lies elsewhere comes in any order
+    found = {each: place for each, place in found.items() if each.variable.device in devices}
     return [each.variable for each in sorted(found, key=found.get, reverse=True)]
 
 
@@ -239,7 +241,7 @@ def $tried(model, owner, given, form, anew=False):
     given = [each.clone() if $torch.is_tensor(each) else each for each in given]  # which a model may change
     args, kwargs = $torch.utils._pytree.tree_unflatten(given, form)
     held, modules = [*owner.parameters(), *owner.buffers()], [*owner.modules()]
-    states = [(each, each.copy()) for each in $containers(modules)]
+    count, states = len([*owner.parameters()]), [(each, each.copy()) for each in $containers(modules)]
     leaves = [each for _, was in states for each in $torch.utils._pytree.tree_leaves([*$values(was)])]
     before, held = {id(each) for each in leaves}, held + [one for one in map($as_tensor, leaves) if one is not None]
     old, chance = [each.detach().clone() for each in held], $chances()
@@ -265,6 +267,8 @@ def $tried(model, owner, given, form, anew=False):
     try:
         with $apart(), $sharing(), $contextlib.redirect_stdout(None), $Fixed() as fixed:
             answer, answers = $torch.utils._pytree.tree_flatten(model(*args, **kwargs))
+        if len([*owner.parameters()]) != count:
+            raise ValueError("it makes layers")
         changed = any($torch.is_tensor(each) and not each.is_inference() and each._version for each in given)
         now = $torch.utils._pytree.tree_leaves((args, kwargs))
         if changed or len(now) != len(given) or any(one is not other for one, other in zip(now, given)):
@@ -584,7 +588,12 @@ def $shared(model):
             if known[-1] is None:
                 $warned(type(owner).__name__)
         if not known[-1] or min($rows_of(given, known[-1][0])) < fewest:
-            return $by_each(model, owner, args, kwargs)
+            count = len([*owner.parameters()])
+            answer = $by_each(model, owner, args, kwargs)
+            if len([*owner.parameters()]) > count:  # this call has made layers
+                known.clear()
+                $average([each for each in owner.parameters() if each.requires_grad])
+            return answer
         axis, dims, ways, common, kinds = known[-1]
         rows = $rows_of(given, axis)
         $own.manual_seed($zlib.crc32($numbers()[0]))  # by how far the script's own numbers are
@@ -763,10 +772,10 @@ MET = '''
 def $met():
     """Wait for all processes; whether they came. Not for ever where this one has an error, which may be its own."""
     group, error = $torch.distributed, $sys.exc_info()[0]
-    if hasattr(group, "parted"):  # each is somewhere else
-        return False
     if getattr(group, "sharing", False):
         raise RuntimeError("it is to be done with all rows")
+    if hasattr(group, "parted"):  # each is somewhere else
+        return False
     if error is None:
         group.barrier()
         return True
@@ -788,7 +797,7 @@ def $once(call):
     def made(*args, **kwargs):
         own = any(hasattr(each, "write") for each in [*args, *kwargs.values()])  # a file that each has for itself
         several = $together() and not own
-        answer, before = [None, None, None], ($chances(), $torch.get_rng_state())
+        answer = [None, None]
         if several and not $met():
             return call(*args, **kwargs) if $rank == 0 else None
         if $rank == 0 or not several:
@@ -803,19 +812,14 @@ def $once(call):
             $os.environ.update(told)
             if several:
                 del $torch.distributed.single
-            after = $chances(), $torch.get_rng_state()
-            answer[2] = after if after[0] != before[0] or not after[1].equal(before[1]) else None
         if several:
             told = [*answer]
             try:
                 $pickle.loads($pickle.dumps(answer))
             except Exception:  # the others have none, then
-                told = [None, answer[1] and RuntimeError(repr(answer[1])), answer[2]]
+                told = [None, answer[1] and RuntimeError(repr(answer[1]))]
             $torch.distributed.broadcast_object_list(told)
             answer = told if $rank > 0 else answer
-            if answer[2]:  # it draws numbers: all draw the next ones
-                $set_chances(answer[2][0])
-                $torch.set_rng_state(answer[2][1])
         if answer[1] is not None:
             raise answer[1]
         return answer[0]
@@ -875,9 +879,10 @@ def $alone():
 '''
 
 WRITTEN = '''
-def $written(path, mode="w"):
-    """A file to write: itself for the first process, nothing for the others, which come by its name as well."""
-    if mode.startswith("r") or $alone():
+def $written(path, mode="w", wait=True):
+    """A file to write: itself for the first process, nothing for the others, which come by its name as well. None
+    waits for a log, of which a process may know that it is open."""
+    if mode.startswith("r") or ($alone() if wait else not $rank):
         return path
     return type(path)($os.devnull) if isinstance(path, $os.PathLike) else $os.devnull
 '''
@@ -922,7 +927,8 @@ class $Silent:
     """A writer that takes whatever it is given, and writes nothing."""
 
     def __init__(self, log_dir=None, *args, **kwargs):
-        self.log_dir, self.get_logdir = log_dir, lambda: log_dir
+        self.log_dir = self.logdir = log_dir or "runs"
+        self.get_logdir = lambda: self.log_dir
 
     def __getattr__(self, name):
         return lambda *args, **kwargs: None

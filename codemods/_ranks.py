@@ -147,9 +147,15 @@ class Ranks:
             named = re.findall(r"(?m)^(?:def |class |)\$(\w+)\b", text)
             done.update({each: self.edit.free_name(each, at) for each in named})
             dotted = {*re.findall(r"\$([a-z]+\.[\w.]*\w)", text), "os.environ"}
+            brought: list[str] = []
             for each in sorted(dotted, key=lambda name: (name.split(".")[0], name)):  # imports in this order
-                if each.partition(".")[0] not in done:
-                    self.edit.name(each, at)
+                head = each.partition(".")[0]
+                if head not in done:
+                    try:
+                        self.edit.name(each, at)
+                    except Refuse:  # the script has something else of that name
+                        done[head] = self.edit.free_name(f"{head}_module", at)
+                        brought.append(f"import {head} as {done[head]}")
 
             def spelled(found: re.Match[str]) -> str:
                 word = found[1]
@@ -159,6 +165,7 @@ class Ranks:
                 return self.word(word, at) if word in _VARIABLES else self.edit.name(word, at)
 
             lines = self.helpers.setdefault(at.path, [])
+            lines += ["", *brought, ""] if brought else []
             lines += ["", *re.sub(r"\$(\w+(?:\.\w+)*)", spelled, text).rstrip().split("\n")]
         return done[wanted]
 
@@ -216,7 +223,8 @@ class Ranks:
             edit.hand_to(self.define(site, "own_file", OWN_FILE), site)
         for site in plan.opened:
             mode = dict(plan.told).get(site)
-            edit.hand_to(self.define(site, "written", WRITTEN), site, f", {mode}" if mode else "")
+            more = ", wait=False" if site in plan.logs else f", {mode}" if mode else ""
+            edit.hand_to(self.define(site, "written", WRITTEN), site, more)
         for site in plan.receivers:
             edit.hand_to(self.define(site, "written", WRITTEN), site)
         for site in plan.writers:

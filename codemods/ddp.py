@@ -77,8 +77,8 @@ Use instead
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes
-    would differ in silence: numbers that no seed makes alike, threads. And where a process may
-    wait for another in vain: layers that choose by the rows they have which layers they call. So are batches of one
+    would differ in silence: numbers that no seed makes alike, threads. And where a process may wait for another in
+    vain: models with batch normalisation that choose by their rows which layers they call. So are batches of one
     sample, nodes of graphs, scripts that never use a GPU, agents in an environment, notebooks, models that go backward
     by themselves, and scripts that Accelerate trains by several processes already.
 

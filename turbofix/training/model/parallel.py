@@ -99,10 +99,10 @@ class Parallel:
     they have batch normalisation, ``synchronised``: batch normalisation can be done over all processes); ``same`` are
     the classes of loaders, whose batches may differ. ``copied`` are calls of ``DataParallel``. ``models`` and
     ``loaders`` are those of a training whose data are shared out, ``apart`` the generators of which each process then
-    has its own. ``made`` is what is called by one process for all, ``fetching`` what is called by one first;
-    ``opened`` are the names of files that are written (``settled``: in statements behind which they may be read),
-    ``both`` those of files that are read as well, ``receivers`` paths that open themselves, ``writers`` calls that make
-    a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` and ``streams`` progress bars,
+    has its own. ``made`` is what is called by one process for all, ``fetching`` what is called by one first; ``opened``
+    are the names of files that are written (``logs``: until the end; ``settled``: in statements behind which they may
+    be read), ``both`` those of files that are read as well, ``receivers`` paths that open themselves, ``writers`` calls
+    that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` and ``streams`` progress bars,
     ``metrics`` those of torchmetrics, ``shown`` calls that open a window, ``contexts`` those that log while a block
     runs. ``imported`` is the entry's first import of what is not Python's own. ``indexed`` is what may name another GPU
     than the first, each with what it becomes, ``hiding`` statements that hide some. ``unseeded`` are the generators
@@ -129,6 +129,7 @@ class Parallel:
     opened: tuple[Site, ...] = ()
     both: tuple[Site, ...] = ()
     receivers: tuple[Site, ...] = ()
+    logs: tuple[Site, ...] = ()
     writers: tuple[Site, ...] = ()
     disabled: tuple[Site, ...] = ()
     bars: tuple[Site, ...] = ()

@@ -57,6 +57,7 @@ class Files:
         self.analysis, self.places = analysis, analysis.facts.places
         self.made: dict[Site, None] = {}  # what is called
         self.opened: dict[Site, None] = {}
+        self.logs: dict[Site, None] = {}  # of these, files that are open for long
         self.both: dict[Site, None] = {}  # of these, files that are read and written
         self.receivers: dict[Site, None] = {}
         self.told: dict[Site, str] = {}  # files that are read or written, as a variable says
@@ -138,6 +139,7 @@ class Files:
         elif name == "logging.basicConfig":
             named = [each.value for each in call.keywords if each.arg == "filename"]
             self.opened.update({self.places.site(each, module): None for each in named})
+            self.logs.update({self.places.site(each, module): None for each in named})
         elif name in _OPENS or method == "open":
             given = call.args[1 if name else 0 :] or [each.value for each in call.keywords if each.arg == "mode"]
             letters, known = self._letters(given[0] if given else None, module)
@@ -268,6 +270,8 @@ class Files:
         elif name in _OPENS:
             for each in given:
                 self.opened[self.places.site(each, module)] = None
+                if name in _LOGS:
+                    self.logs[self.places.site(each, module)] = None
         elif isinstance(call.func, ast.Attribute):
             self.receivers[self.places.site(call.func.value, module)] = None
 

@@ -128,6 +128,7 @@ def alike(analysis: Analysis, loop: Site) -> Parallel:
         opened=tuple(files.opened),
         both=tuple(files.both),
         receivers=tuple(files.receivers),
+        logs=tuple(files.logs),
         writers=tuple(files.writers),
         disabled=tuple(files.disabled),
         bars=tuple(files.bars),

@@ -24,7 +24,9 @@ _CALLED = regex(
 _WEIGHED = ("reduction", "weight", "ignore_index", "size_average", "reduce", "pos_weight")
 _COMPUTES = regex(r"(torch|F|nn|np|numpy)\.|(float|int|len|round)$")
 _SQUEEZES = regex(r"\.squeeze\(\)|torch\.squeeze\([^,()]+\)")
-_REDUCES = regex(r"\.(sum|mean|std|var|norm|prod|max|min|numel)\(\)|\.(sum|mean|std|var|norm)\((dim=|axis=)?0\b")
+_REDUCES = regex(
+    r"\.(sum|mean|std|var|norm|prod|max|min|numel)\(\)|\.(sum|mean|std|var|norm)\((dim=|axis=)?0\b|nn\.[A-Z]\w+\("
+)
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.For, ast.While, ast.Yield, ast.Try, ast.Raise)
 
 
@@ -40,8 +42,11 @@ def is_plain(analysis: Analysis, found: Parallel, record: LoopRecord) -> bool:
     figures = [each for one in found.totals for each in one.figures]
     if any(each.kind != "number" for each in figures) or any(each.anew for each in found.totals):
         return False
+    made = [each for each in analysis.facts.of("make") if getattr(each.result, "kind", "") in ("loader", "optimizer")]
+    if any(analysis.facts.loops(each) for each in made):
+        return False  # one training after another, of which each begins alike in all processes
     if any(_REDUCES.search(ast.unparse(each)) for each in scopes_of_models(analysis)):
-        return False  # it answers with figures of a batch, or makes one row of several
+        return False  # it answers with figures of a batch, makes one row of several, or makes layers
     return _Loop(analysis, record, frozenset(each.text for each in figures)).is_closed()
 
 

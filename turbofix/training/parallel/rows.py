@@ -61,7 +61,8 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
             raise NotWrapped("the model goes backward, or takes a step, by itself", facts.site(event))
     if not found:
         raise NotWrapped("no model is seen that its steps train", steps[0].loop.site)
-    _refuse(analysis, list(trained.values()), {"forward", *found.values()})
+    if any(is_normed(analysis, each) for each in models):  # whose layers wait for those of the other processes
+        _refuse(analysis, list(trained.values()), {"forward", *found.values()})
     for module in analysis.execution.modules.values():
         if (asked := _GRADIENTS.search(module.text)) is not None:
             why = f"`{asked[0]}` gives gradients of parameters that are not those of all processes"
@@ -128,9 +129,9 @@ def _is_layer(made: Made) -> bool:
 
 
 def _refuse(analysis: Analysis, models: list[Made | Instance | Opaque], called: set[str]) -> None:
-    """Raise NotWrapped where it hangs on the rows of a process which layers it calls: others would wait for gradients.
+    """Raise NotWrapped where the rows of a process say which layers it calls: others may wait for their figures.
 
-    All else that hangs on them is seen as the script runs, by its first calls.
+    All else that hangs on them is seen as the script runs.
     """
     layers, graded, seen = Layers(), set[int](), set[int]()
     for each in models:
