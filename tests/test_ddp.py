@@ -906,14 +906,15 @@ def test_each_process_sees_its_own_gpu_alone(
     assert seen == (["0", "1"] if given is None else ["4", "7"])
 
 
-@pytest.mark.parametrize("text", NAMED)
-def test_each_process_has_a_gpu_of_its_own(text: str, small: Path) -> None:
+def test_each_process_has_a_gpu_of_its_own(small: Path) -> None:
     lines = SMALL.format(count=16, size=4).replace("import torch\n", "import os\n\nimport torch\n", 1)
     there = "class Batch:\n    @staticmethod\n    def cuda(batch):\n        return batch.weight.cuda()\n\n\n"
     there += "number, text = int(os.environ.get('GPU', 0)), '0'\nconfig = {'gpu': os.environ.get('GPU')}\n"
-    there += f"if torch.cuda.is_available():\n    {text}\noptimizer ="
-    small.write_text(lines.replace("optimizer =", there, 1))
-    assert f"    {NAMED[text]}\noptimizer" in rewritten(small)
+    there += "".join(f"if torch.cuda.is_available():\n    {text}\nassert {at} < 99\n" for at, text in enumerate(NAMED))
+    new = rewritten_of(small, lines.replace("optimizer =", f"{there}optimizer =", 1))
+    for at, becomes in enumerate(NAMED.values()):
+        block = f"if torch.cuda.is_available():\n    {becomes}\nassert {at} < 99\n"
+        assert block.replace("'", '"') in new.replace("'", '"')  # in the kind of quotes that the file has more of
 
 
 @pytest.mark.parametrize("by_chance", ["layers", "order", "dropout"])
