@@ -2026,6 +2026,17 @@ torch.manual"""
     assert launcher.run(small).error == ""
 
 
+def test_all_save_where_the_first_process_decides_to(small: Path) -> None:
+    """By an evaluation that each GPU rounds its own way."""
+    text = SMALL.format(count=16, size=8).replace("for epoch", "best = 9.0\nfor epoch")
+    text += "    with torch.no_grad():\n        held = nn.functional.mse_loss(model(x).squeeze(1), x.sum(1)).item()\n"
+    text += "    if held < best:\n        best = held\n        save_checkpoint()\n"
+    save = "def save_checkpoint():\n    torch.save(model.state_dict(), 'a.pt')\n\n\ntorch.manual"
+    new = rewritten_of(small, text.replace("torch.manual", save, 1))
+    assert "DistributedSampler" in new
+    assert "if agreed(held < best):" in new
+
+
 def test_trainings_one_after_another_do_the_same(small: Path) -> None:
     head, _, rest = SMALL.format(count=16, size=8).partition("x = torch.randn")
     several = f"{head}for number in range(2):\n" + textwrap.indent("x = torch.randn" + rest, "    ")

@@ -32,7 +32,7 @@ from turbofix.source.site import Site
 from turbofix.training.parallel.sharing import value_of
 
 _CHANGING = regex(r"param_groups|load_state_dict|\blr\b|adjust|exit\(")
-_SHOWS = regex(r"print|info|debug|warn|format|float|int|str|round|time|item|len|append")
+_SHOWS = regex(r"print|info|debug|warn(ing)?|format|float|int|str|round|time|item|len|append")
 """What for a call no process waits."""
 _ALIKE = (Const, Option, Computed, External, Made, Instance, Function, Bound)
 """What is the same in each process."""
@@ -187,6 +187,10 @@ def _is_in_loop(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
 def _decides(node: ast.If) -> bool:
     inside = [one for each in node.body for one in walk(each)]
     ends = any(isinstance(each, (ast.Break, ast.Return, ast.Raise)) for each in inside)
-    does = any(isinstance(each, ast.Call) and not _SHOWS.search(dotted(each.func) or "") for each in inside)
+    does = any(isinstance(each, ast.Call) and not _shows(each) for each in inside)
     changes = any(_CHANGING.search(ast.unparse(each)) for each in node.body if not isinstance(each, ast.With))
     return ends or does or changes
+
+
+def _shows(call: ast.Call) -> bool:
+    return _SHOWS.fullmatch((dotted(call.func) or "").rpartition(".")[2]) is not None

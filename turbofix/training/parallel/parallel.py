@@ -25,6 +25,7 @@ from turbofix.training.model import (
     Step,
 )
 from turbofix.training.parallel.accelerated import accelerated
+from turbofix.training.parallel.decisions import decisions
 from turbofix.training.parallel.files import Files
 from turbofix.training.parallel.plain import is_plain, scopes_of_models
 from turbofix.training.parallel.reading import read_by_steps, refuse_other_reads
@@ -215,7 +216,7 @@ def _shared_out(  # noqa: PLR0913
     site = places.site(called, loops[0].module)
     text = dict(whole[0].uses).get(site, ast.unparse(called))
     behind = (places.site(loops[0].node, loops[0].module), text)
-    return replace(chosen, buffers=(behind,) if whole[0].normed else ())
+    return replace(chosen, buffers=(behind,) if whole[0].normed else (), decisions=tuple(decisions(analysis, loops)))
 
 
 def _is_by_chance(analysis: Analysis, others: list[Loader]) -> bool:
