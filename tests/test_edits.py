@@ -940,6 +940,19 @@ def test_edit_over_two_files_is_all_or_nothing() -> None:
     assert edit.apply() == expected
 
 
+def test_a_new_file_is_made_once_and_never_over_another() -> None:
+    new, text = PATH.with_name("new.py"), "x = 1\n"
+    edit = edit_of("y = 2\n")
+    edit.create(new, text)
+    edit.create(new, text)
+    assert (edit.apply(), check(edit)) == ({new: text}, None)
+    there = edit_of("y = 2\n")
+    there.create(PATH, "y = 2\n")
+    assert not there.apply()
+    with pytest.raises(Refuse, match="there is another"):
+        there.create(PATH, text)
+
+
 def test_a_conflict_is_found_by_the_attempt_that_makes_it() -> None:
     text = "x = f(a)\n"
     edit = edit_of(text)

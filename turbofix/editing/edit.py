@@ -75,7 +75,13 @@ class _Deleted:
     statement: ast.stmt
 
 
-_Step = _Spliced | _Moved | _Added | _Dropped | _Deleted
+@dataclass(frozen=True)
+class _Created:
+    path: Path
+    text: str
+
+
+_Step = _Spliced | _Moved | _Added | _Dropped | _Deleted | _Created
 
 
 @dataclass(frozen=True)
@@ -411,6 +417,16 @@ class Edit:
         index, argument = brackets.passed_on(tree, node, text, keyword, tree.node(beside))
         self._add(tree, node, index, keyword, argument)
 
+    def create(self, path: Path, text: str) -> None:
+        """A new file; where the file holds this text already, nothing. Raises Refuse where it holds another one."""
+        there = self._read(path)
+        if there is not None and there != text:
+            raise Refuse(f"there is another {path.name} already")
+        step = _Created(path, text)
+        if there is None and step not in self._steps:
+            self._steps.append(step)
+            self._changes = None
+
     # --- all or nothing
     def mark(self) -> int:
         """The state of the edit now, for ``rollback``."""
@@ -420,6 +436,8 @@ class Edit:
         """The lines of the text as it was at which what was asked for from one mark to another changes something."""
         found: set[tuple[Path, int]] = set()
         for step in self._steps[mark:end]:
+            if isinstance(step, _Created):
+                continue
             if isinstance(step, (_Added, _Dropped)):
                 site = self._open[step.path].site(step.owner)
                 found.update((step.path, line) for line in range(site.line, site.end_line + 1))
@@ -476,8 +494,10 @@ class Edit:
         return {path: new for path, (old, new) in texts.items() if new != old}
 
     def before_text(self, path: Path) -> str | None:
-        """The text that the changes of a file count in; None where the edit never looked at it."""
+        """The text that the changes of a file count in, ``""`` of a new one; None where the edit never looked at it."""
         file = self._open.get(path) or self._data.get(path)
+        if file is None and any(isinstance(step, _Created) and step.path == path for step in self._steps):
+            return ""
         return file.text if file is not None else None
 
     # --- inside
@@ -550,6 +570,8 @@ class Edit:
         from turbofix.editing import brackets, layout
 
         steps = [step for step in self._steps if step.path == path]
+        if isinstance(steps[0], _Created):
+            return (Change(0, 0, steps[0].text, lines=True),)
         changes = [change for step in steps if isinstance(step, _Spliced) for change in step.changes]
         if path in self._data:
             return composed(self._data[path].text, changes, ())

@@ -536,7 +536,7 @@ def encode(texts: Mapping[Path, str], workspace: Workspace) -> tuple[dict[Path, 
     contents: dict[Path, bytes] = {}
     errors: list[SourceError] = []
     for path, text in texts.items():
-        source = workspace.source(path)
+        source = workspace.place(path)
         encoded = source.encode(text) if isinstance(source, Source) else source
         if isinstance(encoded, SourceError):
             errors.append(encoded)
@@ -562,7 +562,7 @@ def write_together(contents: Mapping[Path, bytes], workspace: Workspace) -> tupl
     """Write files that belong together: when one of them may not be written, none is, and nothing ends it half-way."""
     from turbofix.verify import signals  # here, since most runs write nothing
 
-    sources = {path: source for path in contents if isinstance(source := workspace.source(path), Source)}
+    sources = {path: source for path in contents if isinstance(source := workspace.place(path), Source)}
     problems = [problem for source in sources.values() if (problem := why_not_writable(source)) is not None]
     if problems:
         return [], problems

@@ -24,9 +24,10 @@ def render(contents: Mapping[Path, bytes], workspace: Workspace) -> bytes:
     base = base_of(contents, workspace)
     parts = []
     for path, new in sorted(contents.items(), key=lambda item: shown(item[0])):
-        source = workspace.source(path)
+        source = workspace.place(path)
         if isinstance(source, Source):
-            parts.append(unified(source.data, new, Path(os.path.relpath(path, base)).as_posix()))
+            name = Path(os.path.relpath(path, base)).as_posix()
+            parts.append(unified(source.data, new, name, created=source.new))
     return b"".join(parts)
 
 
@@ -39,11 +40,11 @@ def base_of(paths: Iterable[Path], workspace: Workspace) -> Path:
     return Path(os.path.commonpath([workspace.root(file) for file in files]))
 
 
-def unified(old: bytes, new: bytes, name: str) -> bytes:
+def unified(old: bytes, new: bytes, name: str, *, created: bool = False) -> bytes:
     """The diff from ``old`` to ``new``; empty when they are equal. ``name`` is relative, with ``/`` between folders."""
     before, after = _lines(old), _lines(new)
     # Without a `diff --git` line git, too, reads the names from the current folder, as patch does.
-    header = b"--- %s\n+++ %s\n" % (_quote(f"a/{name}"), _quote(f"b/{name}"))
+    header = b"--- %s\n+++ %s\n" % (b"/dev/null" if created else _quote(f"a/{name}"), _quote(f"b/{name}"))
     body = b"".join(_hunks(before, after))
     return header + body if body else b""
 

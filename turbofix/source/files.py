@@ -47,7 +47,7 @@ class SourceError:
 class Source:
     """A Python file: its text without byte-order mark, and what is needed to write it back as it was.
 
-    The text of a notebook is the code of its cells.
+    The text of a notebook is the code of its cells. ``new``: there is no such file yet.
     """
 
     path: Path
@@ -56,6 +56,7 @@ class Source:
     encoding: str
     bom: bool
     notebook: Notebook | None = None
+    new: bool = False
 
     @property
     def cells(self) -> Cells | None:
@@ -170,6 +171,12 @@ def read_stdin() -> Source | SourceError:
 def why_not_writable(source: Source) -> SourceError | None:
     """What stops the file from being written (read-only, changed since it was read); None where nothing does."""
     target = Path(os.path.realpath(source.path))
+    if source.new:
+        if os.path.lexists(source.path):
+            return SourceError(source.path, "it was not there before, so it was left alone; run the command again")
+        return (
+            None if os.access(target.parent, os.W_OK) else SourceError(source.path, "its folder cannot be written to")
+        )
     try:
         # By its mode bits too: a privileged user may write anything, but the file's owner said otherwise.
         if not target.stat().st_mode & 0o222 or not os.access(target, os.W_OK):
@@ -198,7 +205,12 @@ def write_bytes(source: Source, data: bytes) -> SourceError | None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            _keep_ownership(temporary, target.stat())
+            if source.new:
+                mask = os.umask(0)
+                os.umask(mask)
+                os.chmod(temporary, 0o666 & ~mask)
+            else:
+                _keep_ownership(temporary, target.stat())
             if (problem := why_not_writable(source)) is not None:  # once more: writing took its time
                 return problem
             os.replace(temporary, target)
@@ -333,6 +345,12 @@ class Workspace:
         if path not in self._sources:
             self._sources[path] = read_source(path)
         return self._sources[path]
+
+    def place(self, path: Path) -> Source | SourceError:
+        """The file as ``source`` has it; where there is none, an empty one that is to be written."""
+        source = self.source(path)
+        new = isinstance(source, SourceError) and not os.path.lexists(path)
+        return Source(path, "", b"", "utf-8", bom=False, new=True) if new else source
 
     def read(self, path: Path) -> str | None:
         """The current text of a file, or None where there is none or it cannot be read."""

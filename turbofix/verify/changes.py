@@ -161,8 +161,8 @@ def reached(
     nothing that could be compared with what is done then.
     """
     for path, new in after.items():
-        if not is_data(path):
-            old, here = before.get(path, b""), set(ran.get(path, ()))
+        if not is_data(path) and before.get(path):  # of a new file, what is called is looked at where it is called
+            old, here = before[path], set(ran.get(path, ()))
             waived = _waived(old, new)
             for lines in changed_statements(old, new):
                 if not any(set(block).issuperset(lines) for block in waived):
