@@ -269,9 +269,13 @@ def _libraries(execution: Execution) -> frozenset[str]:
 
 @once_per_node
 def _packages_imported(tree: ast.Module) -> frozenset[str]:
+    """Those that an import brings of which something is read; a package may be read by whoever imports the file."""
+    read = {each.id for each in every(ast.Name, tree)}
+    whole = all(isinstance(each, (ast.Import, ast.ImportFrom)) for each in tree.body)
     found: set[str] = set()
     for plain in every(ast.Import, tree):
-        found |= {alias.name.partition(".")[0] for alias in plain.names}
+        names = [(alias.name.partition(".")[0], alias.asname) for alias in plain.names]
+        found |= {package for package, name in names if whole or (name or package) in read}
     for node in every(ast.ImportFrom, tree):
         if node.module and not node.level:
             found.add(node.module.partition(".")[0])
