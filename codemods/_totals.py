@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from turbofix.training.model import Figure, Totals
 
-from ._definitions import LIKE, OF_ALL
-
 if TYPE_CHECKING:
     from ._ranks import Ranks
 
@@ -19,7 +17,7 @@ def add_up(ranks: Ranks, totals: Totals) -> None:
     """The lines behind one loop."""
     lines = [*_reduced(ranks, totals), *_gathered(ranks, totals)]
     for each in (one for one in totals.figures if one.padded):
-        of_all = ranks.define(totals.loop, "of_all", OF_ALL)
+        of_all = ranks.word("of_all", totals.loop)
         lines += [f"{each.text} = {of_all}({each.text}, {totals.loader})"]
     lines += totals.anew
     ranks.after(totals.loop, ranks.several(totals.loop), *(f"    {line}" for line in lines))
@@ -60,7 +58,7 @@ def _gathered(ranks: Ranks, totals: Totals) -> Iterator[str]:
     for each in (one for one in rest if one.unsure and one.kind == "number"):
         yield from shared([f"float({each.text})"])
         whole = f"sum({shares}){f' / {world}' if each.mean else ''}"
-        like = ranks.define(at, "like", LIKE)
+        like = ranks.word("like", at)
         yield f"{each.text} = {like}({each.text}, {whole})"
     for some in _lines([each for each in rest if not each.unsure], "number", width):
         yield from shared([each.text for each in some])

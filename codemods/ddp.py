@@ -16,32 +16,39 @@ Example
 Use instead
     ::
 
+        import ranks
+
+        if __name__ == "__main__":
+            ranks.begin()  # where torchrun starts it
+
+        ...
         train_sampler = None
-        if world_size > 1:
+        if ranks.world_size > 1:
             train_sampler = DistributedSampler(train_set)
         train_loader = DataLoader(
-            train_set, batch_size=64 // world_size, shuffle=train_sampler is None, sampler=train_sampler
+            train_set, batch_size=64 // ranks.world_size, shuffle=train_sampler is None, sampler=train_sampler
         )
         model = Net().to(device)
         ddp_model = model
-        if world_size > 1:
+        if ranks.world_size > 1:
             ddp_model = DistributedDataParallel(model)
         for epoch in range(10):
-            if world_size > 1:
+            if ranks.world_size > 1:
                 train_loader.sampler.set_epoch(epoch)
             for images, labels in train_loader:
                 loss = criterion(ddp_model(images.to(device)), labels.to(device))
 
-    ``torchrun --nproc-per-node=8 train.py`` starts it on eight GPUs; without torchrun it does what it did. Where an
-    option of the script begins as one of torchrun's does (``--log``, ``--n``), write ``-- train.py``. The batch of
-    all processes together is the script's, so that its learning rate holds. So are the sums that are printed.
+    ``ranks.py`` is written beside the script: all that processes do with one another stands there, and it is the same
+    for every script. ``torchrun --nproc-per-node=8 train.py`` starts it on eight GPUs; without torchrun it does what it
+    did. Where an option of the script begins as one of torchrun's does (``--log``, ``--n``), write ``-- train.py``. The
+    batch of all processes together is the script's, so that its learning rate holds. So are the sums that are printed.
 
     That is for a loop that does nothing with a batch but to train one model on it and to add up what it shows, where
     no evaluation hangs on chance. All others stay as they are: every process runs the whole script with the same
     batches and numbers, and lines change where a loader is made and where a model is called::
 
-        train_loader = same(DataLoader)(train_set, batch_size=64, shuffle=True)
-        loss = criterion(shared(model)(images.to(device)), labels.to(device))
+        train_loader = ranks.same(DataLoader)(train_set, batch_size=64, shuffle=True)
+        loss = criterion(ranks.shared(model)(images.to(device)), labels.to(device))
 
     The model computes the rows of this process, and answers with those of all. So losses, figures and decisions are
     those of one process, whatever they hang on: sums, pairs of samples, early stops, several models, methods of a
@@ -53,27 +60,27 @@ Use instead
     batch or keep them, and losses that are no mean or sum of the rows'. A batch with fewer samples than processes is
     computed whole. Loaders compare some values of each batch in all processes: from the first one that differs (a
     library draws numbers that nobody seeds), all take those of the first process. What comes from no loader is compared
-    in the first calls, and so are the weights: they stop with an error where those differ. Every process reads all of
-    the data: this pays where the model is what takes the time.
+    in the first calls, which stop with an error where it differs. All begin with the weights of the first. Every
+    process reads all of the data: this pays where the model is what takes the time.
 
     The group starts in front of all imports: what a module does as it is imported is done by the group, too. Each
-    process sees one GPU, its own, so that ``"cuda:0"`` is right wherever it stands (``visible(...)`` makes it of what
-    an option names), and all go through sets in one order (``PYTHONHASHSEED``). The script's own question whether
+    process sees one GPU, its own, so that ``"cuda:0"`` is right wherever it stands (``ranks.visible(...)`` makes it of
+    what an option names), and all go through sets in one order (``PYTHONHASHSEED``). The script's own question whether
     there is a group is answered as for one process.
 
     A model that is called where nothing was followed is computed whole by each, and its gradients are averaged in front
     of a step of its optimizer, so that what each GPU rounds its own way does not go apart. Of what a model answers to
     a whole batch on GPUs, all go on with what the first has.
 
-    ``once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns: a generator
-    that nobody seeds (``once(default_rng)()``), too. So it is with questions to the user, and with windows: where there
-    are any, the group waits up to a day. Where a process has an error of its own, it waits five minutes at most, and
-    after a Ctrl-C for nobody: the first one saves by itself. What it starts is a program of one process. The other
-    processes print nothing, and write to nothing what they write to open files (``open(written(path), "w")``), or to a
-    copy of a file that they read as well. What is written needs torch 2.4 and Python 3.10 where torchrun starts it.
-    Batch normalisation counts over all processes, by ``SyncBatchNorm``, on GPUs; the layers are still of their own
-    classes, for models that ask, and so are those of a model that is saved whole. A model with layers that normalise in
-    a way of their own is computed whole there.
+    ``ranks.once(torch.save)(...)`` is called by the first process; the others wait, and have what it returns: a
+    generator that nobody seeds (``ranks.once(default_rng)()``), too. So it is with questions to the user, and with
+    windows: where there are any, the group waits up to a day. Where a process has an error of its own, it waits five
+    minutes at most, and after a Ctrl-C for nobody: the first one saves by itself. What it starts is a program of one
+    process. The other processes print nothing, and write to nothing what they write to open files
+    (``open(ranks.written(path), "w")``), or to a copy of a file that they read as well. What is written needs torch 2.4
+    and Python 3.10 where torchrun starts it. Batch normalisation counts over all processes, by ``SyncBatchNorm``, on
+    GPUs; the layers are still of their own classes, for models that ask, and so are those of a model that is saved
+    whole. A model with layers that normalise in a way of their own is computed whole there.
 
 When refused
     It speaks where several GPUs are asked for (``--gpus 8``) or ``DataParallel`` is used. It is refused where processes

@@ -80,64 +80,6 @@ codemod = Codemod(
 SINCE = (2, 6)
 """The torch whose stages find the shapes of what they hand on by themselves."""
 
-_PIPELINE = '''
-class {name}:
-    """The layers of this process, and steps through those of all."""
-
-    def __init__(self, layers):
-        sizes = [sum(each.numel() for each in layer.parameters()) for layer in layers]
-        middles = [sum(sizes[:number]) + size / 2 for number, size in enumerate(sizes)]
-        owners = [min(int(each / max(sum(sizes), 1) * {world}), {world} - 1) for each in middles]
-        shared = sum(each.numel() for each in layers.parameters()) < sum(sizes)
-        if shared or len(set(owner for owner, size in zip(owners, sizes) if size)) < {world}:
-            {exit}({few})
-        for layer, owner in zip(layers, owners):
-            if owner != {rank}:
-                layer.cpu()
-        self.layers, self.owners, self.schedules = layers, owners, {{}}
-        self.own = {sequence}(*[layer for layer, owner in zip(layers, owners) if owner == {rank}])
-        self.device = next(self.own.parameters()).device
-
-    def parameters(self):
-        return self.own.parameters()
-
-    def step(self, inputs, targets, criterion):
-        """The mean loss of a batch of the first process; its gradients are added to those that are there."""
-        if inputs.shape not in self.schedules:
-            from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-
-            stage = PipelineStage(self.own, {rank}, {world}, self.device)
-            parts = {gcd}(len(inputs), 2 * {world})
-            self.schedules[inputs.shape] = ScheduleGPipe(stage, parts, loss_fn=criterion)
-        schedule, targets, losses = self.schedules[inputs.shape], targets.contiguous(), []
-        {broadcast}(targets, 0)
-        if {rank} == 0:
-            schedule.step(inputs)
-        elif {rank} == {world} - 1:
-            schedule.step(target=targets, losses=losses)
-        else:
-            schedule.step()
-        loss = {stack}(losses).mean().detach() if losses else {zeros}((), device=self.device)
-        {broadcast}(loss, {world} - 1)
-        return loss
-
-    def gather(self):
-        """Bring the layers of all processes up to date in each."""
-        for layer, owner in zip(self.layers, self.owners):
-            state = [{{name: value.cpu() for name, value in layer.state_dict().items()}}]
-            {objects}(state, owner)
-            layer.load_state_dict(state[0])
-'''
-_NAMES = {
-    "exit": "sys.exit",
-    "gcd": "math.gcd",
-    "sequence": "torch.nn.Sequential",
-    "broadcast": "torch.distributed.broadcast",
-    "objects": "torch.distributed.broadcast_object_list",
-    "stack": "torch.stack",
-    "zeros": "torch.zeros",
-}
-
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -165,15 +107,10 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     at, first, last = plan.optimizer, plan.first, plan.last
     assert at is not None and first is not None and last is not None
     assert plan.parameters is not None and plan.alike is not None
-    for name in ("atexit.register", "math.gcd"):  # imports in this order
-        edit.name(name, at)
     ranks = Ranks(edit, plan.alike)
-    kind, name, world = edit.free_name("Pipeline", at), edit.free_name("pipeline", at), ranks.word("world_size", at)
-    few = edit.quoted("the layers cannot be shared out among so many processes: start fewer", at)
-    words = {each: edit.name(dotted, at) for each, dotted in _NAMES.items()}
-    text = _PIPELINE.format(name=kind, world=world, rank=ranks.word("rank", at), few=few, **words)
-    ranks.helpers.setdefault(at.path, []).extend(["", *text.rstrip().split("\n")])
-    ranks.before(at, f"{name} = {kind}({plan.layers}) if {world} > 1 else {edit.text(plan.parameters)}")
+    name, world = edit.free_name("pipeline", at), ranks.word("world_size", at)
+    made = f"{ranks.word('Pipeline', at)}({plan.layers})"
+    ranks.before(at, f"{name} = {made} if {world} > 1 else {edit.text(plan.parameters)}")
     edit.replace(plan.parameters, name)
     edit.wrap(first, last, f"if {world} == 1:")
     step = f"{plan.loss} = {name}.step({plan.inputs}, {plan.targets}, {plan.criterion})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from turbofix.findings import Risk
 from turbofix.source.files import Workspace
 from turbofix.training.model import Target
 
-SCRIPT = Path(__file__).parent.parent / "fixtures" / "scripts" / "deep_points.py"
+ROOT = Path(__file__).parent.parent
+SCRIPT, BESIDE = ROOT / "fixtures" / "scripts" / "deep_points.py", ROOT / "codemods" / "_written_ranks.py"
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,7 @@ def trained(text: str, folder: Path, processes: int, launcher: ranks.Server) -> 
 
     folder.mkdir()
     (folder / SCRIPT.name).write_text(text, "utf-8")
+    shutil.copy(BESIDE, folder / "ranks.py")
     ran = launcher.run(folder / SCRIPT.name, processes)
     assert (folder / "deep_points.pt").exists(), ran.err
     return torch.load(folder / "deep_points.pt"), "".join(ran.out)
@@ -43,6 +46,7 @@ def texts() -> tuple[str, str]:
     target, trust = Target(torch=(2, 6), pipeline=2), pipeline.Trust(likely=True)
     found = pipeline.apply(SCRIPT, Workspace(), chosen, target, Risk.EQUIVALENT, trust=trust)
     before, after = SCRIPT.read_text("utf-8"), found.texts[SCRIPT]
+    assert found.texts[SCRIPT.with_name("ranks.py")].endswith(BESIDE.read_text("utf-8"))
     seed = "torch.manual_seed(1)\n"
     wide = f"{seed}    torch.set_default_dtype(torch.float64)\n"
     return before.replace(seed, wide), after.replace(seed, wide)
@@ -53,7 +57,7 @@ def test_two_processes_learn_what_one_does(texts: tuple[str, str], tmp_path: Pat
 
     before, after = texts
     gathers = "        pipeline.gather()"
-    after = after.replace(gathers, f"        torch.save(model.state_dict(), f'apart{{rank}}.pt')\n{gathers}")
+    after = after.replace(gathers, f"        torch.save(model.state_dict(), f'apart{{ranks.rank}}.pt')\n{gathers}")
     one, told = trained(before, tmp_path / "before", 1, launcher)
     two, said = trained(after, tmp_path / "after", 2, launcher)
     # after 63 updates, of batches of 50 samples, all layers are saved under their old names; one process prints

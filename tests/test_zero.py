@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from turbofix.verify import Options, verify
 from turbofix.verify.result import KEPT
 
 SEVERAL = Path(__file__).parent / "several"
+BESIDE = Path(__file__).parent.parent / "codemods" / "_written_ranks.py"
 SCRIPT = SEVERAL / "shared_out.py"
 STAGES = (1, 2, 3)
 
@@ -59,6 +61,7 @@ class Runs:
         """Run a script: how many bytes each of its processes had of what can be shared out."""
         folder.mkdir(exist_ok=True)
         (folder / "train.py").write_text(text, "utf-8")
+        shutil.copy(BESIDE, folder / "ranks.py")
         ran = self.server.run(folder / "train.py", processes, *args, before=MEASURING)
         assert not ran.error, ran.error
         return [json.loads((folder / f"bytes.{rank}").read_text("utf-8")) for rank in range(processes)]

@@ -64,6 +64,8 @@ from turbofix.training.model.optimizers import OldName as OldName
 from turbofix.training.model.optimizers import Optimizer as Optimizer
 from turbofix.training.model.optimizers import Scaler as Scaler
 from turbofix.training.model.optimizers import StateSave as StateSave
+from turbofix.training.model.parallel import FIRST_LINE as FIRST_LINE
+from turbofix.training.model.parallel import Beside as Beside
 from turbofix.training.model.parallel import Divided as Divided
 from turbofix.training.model.parallel import Figure as Figure
 from turbofix.training.model.parallel import Loaded as Loaded

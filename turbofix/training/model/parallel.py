@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from turbofix.records import dataclass
@@ -90,30 +91,44 @@ class Totals:
     loader: str = ""
 
 
+FIRST_LINE = "# turbofix: skip-file\n"
+"""Of a file that turbofix has written: it says nothing of it."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A file beside a script, which holds what its processes share: its ``path``, and the ``module`` that it is.
+
+    ``at`` is the statement of the script in front of which that is imported.
+    """
+
+    at: Site
+    path: Path
+    module: str
+
+
 @dataclass(frozen=True)
 class Parallel:
     """A training of one process, and all that has to change in it for several.
 
-    ``setup`` is the entry's first import of what is not Python's own, ``imports`` the last import of each file, and
-    what follows it. ``shared`` is what is called of the models of which each process computes its rows (``normed``:
-    they have batch normalisation, ``synchronised``: batch normalisation can be done over all processes); ``same`` are
-    the classes of loaders, whose batches may differ. ``copied`` are calls of ``DataParallel``. ``models`` and
-    ``loaders`` are those of a training whose data are shared out, ``apart`` the generators of which each process then
-    has its own. ``made`` is what is called by one process for all, ``fetching`` what is called by one first; ``opened``
-    are the names of files that are written (``logs``: until the end; ``settled``: in statements behind which they may
-    be read), ``both`` those of files that are read as well, ``receivers`` paths that open themselves, ``writers`` calls
-    that make a writer of logs, ``disabled`` those that begin a tracker's run, ``bars`` and ``streams`` progress bars,
-    ``metrics`` those of torchmetrics, ``shown`` calls that open a window, ``contexts`` those that log while a block
-    runs. ``imported`` is the entry's first import of what is not Python's own. ``indexed`` is what may name another GPU
-    than the first, each with what it becomes, ``hiding`` statements that hide some. ``unseeded`` are the generators
-    that nobody seeds, ``decisions`` expressions that decide over the rest of the training, where processes may differ.
+    ``beside`` is the file that holds what they share. ``shared`` is what is called of the models of which each process
+    computes its rows (``normed``: they have batch normalisation, ``synchronised``: batch normalisation can be done over
+    all processes); ``same`` are the classes of loaders, whose batches may differ. ``copied`` are calls of
+    ``DataParallel``. ``models`` and ``loaders`` are those of a training whose data are shared out, ``apart`` the
+    generators of which each process then has its own. ``made`` is what is called by one process for all, ``fetching``
+    what is called by one first; ``opened`` are the names of files that are written (``logs``: until the end;
+    ``settled``: in statements behind which they may be read), ``both`` those of files that are read as well,
+    ``receivers`` paths that open themselves, ``writers`` calls that make a writer of logs, ``disabled`` those that
+    begin a tracker's run, ``bars`` and ``streams`` progress bars, ``metrics`` those of torchmetrics, ``shown`` calls
+    that open a window, ``contexts`` those that log while a block runs. ``indexed`` is what may name another GPU than
+    the first, each with what it becomes, ``hiding`` statements that hide some. ``unseeded`` are the generators that
+    nobody seeds, ``decisions`` expressions that decide over the rest of the training, where processes may differ.
     ``loggers`` are the libraries by which it logs messages, or names its folders. ``owner`` is Accelerate's object,
     which wraps and shares out: ``unwraps`` are models whose weights are then saved or loaded.
     """
 
-    setup: Site
-    imports: tuple[tuple[Site, Site], ...]
     loop: Site
+    beside: Beside | None = None
     models: tuple[Wrapped, ...] = ()
     copied: tuple[Site, ...] = ()
     same: tuple[Site, ...] = ()

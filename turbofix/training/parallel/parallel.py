@@ -31,7 +31,7 @@ from turbofix.training.parallel.plain import is_plain, scopes_of_models
 from turbofix.training.parallel.reading import read_by_steps, refuse_other_reads
 from turbofix.training.parallel.rows import shared_calls
 from turbofix.training.parallel.sharing import divided, value_of
-from turbofix.training.parallel.start import beginning, last_imports
+from turbofix.training.parallel.start import beginning, beside
 from turbofix.training.parallel.totals import totals
 from turbofix.training.parallel.wrapping import (
     NotWrapped,
@@ -85,7 +85,7 @@ _COMPARED = regex(
 )
 """What compares the samples of a batch with each other looks like."""
 _THREADS = regex(r"threading\.Thread\(|(?<!\.)\bThread\(|ThreadPoolExecutor\(")
-_LOGGERS = {name: regex(rf"(?m)^\s*(import|from) [^#\n]*\b{name}\b") for name in ("logging", "loguru", "hydra")}
+_LOGGERS = {name: regex(rf"(?m)^\s*(import|from) [^#\n]*\b{name}\b") for name in ("loguru", "hydra")}
 
 
 def parallel(  # noqa: PLR0913
@@ -106,9 +106,9 @@ def parallel(  # noqa: PLR0913
         else:
             alike_but_rows = _in_step(analysis, found, models, loaders, steps)
             found = _shared_out(analysis, found, models, loaders, steps, evaluations) or alike_but_rows
-        return replace(found, imports=last_imports(analysis, found))
+        return replace(found, beside=beside(analysis, found))
     except NotWrapped as why:
-        return Parallel(steps[0].loop.site, (), steps[0].loop.site, hazard=why.hazard)
+        return Parallel(steps[0].loop.site, hazard=why.hazard)
 
 
 def alike(analysis: Analysis, loop: Site) -> Parallel:
@@ -120,8 +120,6 @@ def alike(analysis: Analysis, loop: Site) -> Parallel:
     _refuse(analysis)
     modules, files = [*analysis.execution.modules.values()], Files(analysis)
     found = Parallel(
-        beginning(analysis.execution.entry, analysis.facts.places),
-        (),
         loop,
         made=tuple(files.made),
         fetching=tuple(files.fetching),
@@ -144,7 +142,7 @@ def alike(analysis: Analysis, loop: Site) -> Parallel:
         unseeded=tuple(_unseeded(analysis, modules)),
         loggers=tuple(name for name, pattern in _LOGGERS.items() if any(pattern.search(each.text) for each in modules)),
     )
-    return replace(found, imports=last_imports(analysis, found))
+    return replace(found, beside=beside(analysis, found))
 
 
 def _in_step(
@@ -347,7 +345,7 @@ def _indexed(analysis: Analysis, modules: list[ModuleFile]) -> Iterator[tuple[Si
             if by_chance and not (call.args or call.keywords):
                 yield places.site(call, module), "OLD(DRAWN)"
             if analysis.facts.offered(call.func, module) == "torch.cuda.device_count":
-                yield places.site(call, module), "max(OLD, world_size)"  # of which a process sees one
+                yield places.site(call, module), "OLD * world_size"  # of which a process sees one
             if analysis.facts.offered(call.func, module) == "torch.distributed.is_initialized":
                 yield places.site(call, module), "False"  # each process does what one would do alone
             name = dotted(call.func) or ast.unparse(call.func)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.scopes import ModuleFile
+from turbofix.source.answers import every
 from turbofix.source.places import FUNCTIONS, Places
 from turbofix.source.site import Site
-from turbofix.training.model import Parallel
+from turbofix.training.model import FIRST_LINE, Beside, Parallel
 
 
 def beginning(module: ModuleFile, places: Places) -> Site:
@@ -51,18 +52,74 @@ def last_import(module: ModuleFile, before: int = sys.maxsize) -> tuple[ast.stmt
     return known or (isinstance(first, (*FUNCTIONS, ast.ClassDef)) and (first, first)) or None
 
 
-def last_imports(analysis: Analysis, plan: Parallel) -> tuple[tuple[Site, Site], ...]:
-    """The same of each file that has one, in front of all that a plan speaks of there."""
-    first: dict[Path, int] = {}
-    waiting: list[object] = [getattr(plan, each.name) for each in fields(plan) if each.name not in ("setup", "imports")]
+def beside(analysis: Analysis, plan: Parallel) -> Beside:
+    """Where what the processes share is written: a file that every file can import which a plan speaks of, and every
+    script that imports one of these."""
+    entry, modules = analysis.execution.entry, [*analysis.execution.modules.values()]
+    home, spoken = entry.path.parent, _spoken_of(plan) - {entry.path}
+    outside = [each for each in modules if each.path in spoken and home not in each.path.parents]
+    setup = beginning(entry, analysis.facts.places)
+    package = _package(entry, modules)
+    if outside and not package:
+        home = _root(outside[0])
+        searched = [each for each in entry.tree.body if "sys.path" in ast.unparse(each) and not _defines(each)]
+        following = [each for each in entry.tree.body if searched and each.lineno > (searched[-1].end_lineno or 0)]
+        if following and following[0].lineno > setup.line:
+            setup = analysis.facts.places.site(following[0], entry)
+    known = {name for module in modules for name in _words(module)}
+    for number in itertools.count(1):
+        name = "ranks" if number == 1 else f"ranks_{number}"
+        path = home / f"{name}.py"
+        there = analysis.execution.read(path)
+        ours = there is not None and there.startswith(FIRST_LINE)
+        if ours or (there is None and name not in known):
+            break
+    return Beside(setup, path, f"{package}{name}")
+
+
+def _spoken_of(plan: Parallel) -> set[Path]:
+    """The files that a plan changes."""
+    found: set[Path] = set()
+    waiting: list[object] = [getattr(plan, each.name) for each in fields(plan)]
     while waiting:
         each = waiting.pop()
         if isinstance(each, Site):
-            first[each.path] = min(each.end_line, first.get(each.path, sys.maxsize))
+            found.add(each.path)
         elif isinstance(each, tuple):
             waiting += each
         elif is_dataclass(each):
             waiting += [getattr(each, one.name) for one in fields(each)]
-    modules, places = [*analysis.execution.modules.values()], analysis.facts.places
-    found = ((module, last_import(module, first.get(module.path, sys.maxsize))) for module in modules)
-    return tuple((places.site(each[0], module), places.site(each[1], module)) for module, each in found if each)
+    return found
+
+
+def _defines(statement: ast.stmt) -> bool:
+    return isinstance(statement, (*FUNCTIONS, ast.ClassDef))
+
+
+def _words(module: ModuleFile) -> set[str]:
+    """The names that a file uses for anything."""
+    found = {each.id for each in every(ast.Name, module.tree)} | {each.arg for each in every(ast.arg, module.tree)}
+    return found | {each.asname or each.name for each in every(ast.alias, module.tree)}
+
+
+def _root(module: ModuleFile) -> Path:
+    """The folder in which a module was found by its name."""
+    parts = module.name.split(".")
+    return module.path.parents[len(parts) - (module.path.name != "__init__.py")]
+
+
+def _package(entry: ModuleFile, modules: list[ModuleFile]) -> str:
+    """The package that a script is a part of, where its files are imported so: ``"src."``; else nothing."""
+    home = entry.path.parent
+    if any(each.level for each in every(ast.ImportFrom, entry.tree)):
+        names, folder = [home.name], home
+        while (folder.parent / "__init__.py") in {each.path for each in modules}:
+            folder = folder.parent
+            names.insert(0, folder.name)
+        return "".join(f"{each}." for each in names)
+    for each in modules:
+        parts = each.name.split(".")
+        above = len(parts) > 1 and home in each.path.parents and _root(each)
+        if above and above in home.parents:
+            return "".join(f"{part}." for part in home.relative_to(above).parts)
+    return ""
