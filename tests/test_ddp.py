@@ -989,17 +989,17 @@ def test_a_sum_that_is_divided_by_all_samples_is_over_all(small: Path, launcher:
 def test_a_seed_that_is_drawn_is_one_for_all(small: Path) -> None:
     text = SMALL.format(count=16, size=8).replace("import torch\n", "import random\nimport torch\n", 1)
     text = text.replace("torch.manual_seed(0)", "seed = 0\nrandom.seed(seed)\ntorch.manual_seed(seed)")
-    assert "torch.distributed.broadcast_object_list(" not in rewritten_of(small, text)
+    assert "seeds=" not in rewritten_of(small, text)
     drawn = text.replace("seed = 0", "seed = random.randint(0, 9)")
-    assert 'ranks.begin(seeds=["torch", "random"])' in rewritten_of(small, drawn)
+    assert 'ranks.begin(rows=False, seeds=["torch", "random"])' in rewritten_of(small, drawn)
     options = "import argparse\n\nparser = argparse.ArgumentParser()\n"
     options += "parser.add_argument('--seed', type=int, default=0)\nargs = parser.parse_args()\n"
     text = text.replace("seed = 0", options).replace("(seed)", "(args.seed)")
-    assert "torch.distributed.broadcast_object_list(" not in rewritten_of(small, text)
+    assert "seeds=" not in rewritten_of(small, text)
     drawn = text.replace(
         "parse_args()\n", "parse_args()\nif args.seed == 0:\n    args.seed = int(torch.randint(9, (1,)).item())\n"
     )
-    assert 'ranks.begin(seeds=["torch", "random"])' in rewritten_of(small, drawn)
+    assert 'ranks.begin(rows=False, seeds=["torch", "random"])' in rewritten_of(small, drawn)
 
 
 def test_a_folder_of_the_moment_at_a_module_s_level_is_one_for_all(small: Path) -> None:
@@ -1027,8 +1027,8 @@ def test_a_function_of_the_script_seeds_what_it_does(small: Path) -> None:
     text = SMALL.format(count=16, size=8).replace("import torch\n", "import random\nimport torch\n", 1)
     own = "def set_seed(seed):\n    random.seed(seed)\n    torch.manual_seed(seed)\n\n\nset_seed(0)"
     text = text.replace("torch.manual_seed(0)", own)
-    assert "ranks.begin()" in rewritten_of(small, text)
-    assert 'ranks.begin(seeds=["random"])' in rewritten_of(small, text.replace("    random.seed(seed)\n", ""))
+    assert "ranks.begin(rows=False)" in rewritten_of(small, text)
+    assert 'ranks.begin(rows=False, seeds=["random"])' in rewritten_of(small, text.replace("    random.seed(seed)\n", ""))
 
 
 def test_numbers_that_differ_between_processes_are_an_error(small: Path, launcher: ranks.Server) -> None:

@@ -895,7 +895,7 @@ def test_results_that_leave_torch() -> None:
     )
     found = program(text)
     assert [source(site) for site in only_step(found).forwards[0].escapes] == ["sklearn.metrics.log_loss(y, out)"]
-    assert found.libraries == {"argparse", "torch", "sklearn"}
+    assert found.libraries == {"torch", "sklearn"}  # nothing is read of argparse
 
 
 def test_a_step_that_is_guarded_by_what_its_caller_says() -> None:

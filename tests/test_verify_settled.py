@@ -361,8 +361,9 @@ def test_two_processes_settle_whether_a_batch_can_be_shared_out(shared: bool, tm
     script.write_text(SHARED if shared else apart, encoding="utf-8")
     chosen = [each for each in registry.load() if each.name == "ddp"]
     target, trust = Target(gpus=2), pipeline.Trust(likely=True)
-    text = pipeline.apply(script, Workspace(), chosen, target, Risk.EQUIVALENT, trust=trust).texts[script]
-    stage = Stage("ddp", Risk.EQUIVALENT, {script: text.encode()}, assumes=(assumptions.SHARED_OUT,), processes=True)
+    texts = pipeline.apply(script, Workspace(), chosen, target, Risk.EQUIVALENT, trust=trust).texts
+    texts = {path: text.encode() for path, text in texts.items()}
+    stage = Stage("ddp", Risk.EQUIVALENT, texts, assumes=(assumptions.SHARED_OUT,), processes=True)
     found = verify(Request(script, (), (stage,), Options(timeout=120), lambda without: () if without else (stage,)))
     (judged,) = found.codemods
     assert judged.verdict == ("kept" if shared else "dropped"), judged.reason
