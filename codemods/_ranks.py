@@ -9,15 +9,10 @@ from turbofix.editing.edit import Edit
 from turbofix.findings import Site
 from turbofix.training.model import FIRST_LINE, Parallel
 
-from ._precision import requote
 from ._totals import add_up
 
-_WRITTEN = Path(__file__).with_name("_written_ranks.py")
-_SEEDS = {
-    "torch": ("torch.manual_seed", ""),
-    "random": ("random.seed", ""),
-    "numpy": ("numpy.random.seed", " % 2**32"),
-}
+_WRITTEN = {name: Path(__file__).with_name(f"_written_{name}.py") for name in ("ranks", "workers")}
+_SEEDS = {"random": ("random.seed", ""), "numpy": ("numpy.random.seed", " % 2**32")}
 _PLAIN = re.compile(r"[\w.]+(\[[^][]*\])*|[\w.]+\([^()]*\)|'[^'\"\\]*'|\"[^'\"\\]*\"")
 
 
@@ -83,12 +78,6 @@ class Ranks:
             (self.after if model.behind else self.before)(at, *lines)
             for site, text in model.uses:
                 edit.replace(site, text)
-        if plan.owner is not None:
-            told = edit.name("accelerate.utils.DataLoaderConfiguration", plan.owner, "accelerate.utils")
-            edit.argument(plan.owner, "dataloader_config", f"{told}(split_batches=True)")
-            for site in plan.unwraps:
-                text, module = edit.text(site), edit.quoted("module", site)
-                edit.replace(site, f"getattr({text}, {module}, {text})")
         if own:
             self.before(plan.loop, self.several(plan.loop), *own)
 
@@ -102,16 +91,10 @@ class Ranks:
             lines += [f"        {edit.name(name, at)}({seed}{rest})"]
         return lines
 
-    def in_step(self) -> None:
-        """What all processes do together, where each does the same but for its rows."""
-        edit, plan = self.edit, self.plan
-        for name, sites in (("shared", plan.shared), ("same", plan.same)):
-            for site in sites:
-                edit.replace(site, f"{self.word(name, site)}({edit.text(site)})")
-        for site in plan.copied:
-            old, world = edit.call(site).value("device_ids", 1), self.word("world_size", site)
-            own = f"[0] if {world} > 1 else {old}"
-            edit.argument(site, "device_ids", own, position=1)
+    def share_calls(self) -> None:
+        """The calls of models of which each process computes some rows."""
+        for site in self.plan.shared:
+            self.edit.replace(site, f"{self.word('shared', site)}({self.edit.text(site)})")
 
     # --- what a process counts
 
@@ -137,76 +120,24 @@ class Ranks:
         edit, plan = self.edit, self.plan
         for site in plan.made:
             edit.replace(site, f"{self.word('once', site)}({edit.text(site)})")
-        for site in plan.alone:
-            edit.replace(site, f"({edit.text(site)} if {self.word('rank', site)} == 0 else print)")
         for site in plan.fetching:
             edit.replace(site, f"{self.word('first', site)}({edit.text(site)})")
-        for site in plan.settled:
-            wait = (
-                f"if {self.word('together', site)}():",
-                f"    {self.word('met', site)}()",
-            )
-            tried = site.kind == "Try"  # what fails in one process alone
-            self.after(site, *(("finally:", *(f"    {each}" for each in wait)) if tried else wait))
-        for site in plan.both:
-            edit.hand_to(self.word("own_file", site), site)
-        for site in plan.opened:
-            mode = dict(plan.told).get(site)
-            more = ", wait=False" if site in plan.logs else f", {mode}" if mode else ""
-            edit.hand_to(self.word("written", site), site, more)
-        for site in plan.receivers:
-            edit.hand_to(self.word("written", site), site)
-        for site in plan.writers:
-            silent, alone = self.word("Silent", site), self.word("alone", site)
-            edit.replace(site, f"({edit.text(site)} if {alone}() else {silent})")
-        for site in plan.disabled:
-            mode = grouped(edit.call(site).value("mode") or "None")
-            off = edit.quoted("disabled", site)
-            edit.argument(site, "mode", f"{mode} if {self.word('rank', site)} == 0 else {off}")
-        for site in plan.contexts:
-            others = self.word("nothing", site)
-            edit.replace(site, f"({edit.text(site)} if {self.word('rank', site)} == 0 else {others})")
         for site in plan.bars:
             old, others = edit.call(site).value("disable"), f"{self.word('rank', site)} > 0"
             edit.argument(site, "disable", others if old in (None, "False") else f"{old} or {others}")
-        for site in plan.streams:
-            null = f"open({edit.name('os.devnull', site)}, {edit.quoted('w', site)})"
-            error = edit.name("sys.stderr", site)
-            edit.argument(site, "file", f"{error} if {self.word('rank', site)} == 0 else {null}")
-        for site in plan.metrics:
-            edit.argument(site, "sync_on_compute", "False")
-        for site, text in plan.indexed:
-            new = requote(text, edit, site).replace("world_size", self.word("world_size", site))
-            if "visible" in text:
-                new = new.replace("visible", self.word("visible", site))
-            if text == "OLD(DRAWN)":  # a call that seeds by chance
-                once, drawn = self.word("once", site), edit.name("os.urandom", site)
-                seed = f"int.from_bytes({once}({drawn})(4), {edit.quoted('big', site)})"
-                called = edit.text(site).partition("(")[0]
-                torch_s = not re.search(r"random\.seed$|^seed$", called)
-                new = f"{re.sub(r'seed$', 'manual_seed', called) if torch_s else called}({seed})"
-            edit.replace(site, new.replace("OLD", edit.text(site)))
-        for site in plan.hiding:
-            test = f"if {edit.quoted('WORLD_SIZE', site)} not in {edit.name('os.environ', site)}:"
-            edit.wrap(site, site, f"{test}  # torchrun's processes have a GPU each")
 
     # --- the group
 
     def set_up(self) -> None:
         """The file beside the script, and its first call: in front of all that may differ."""
         edit, plan, at = self.edit, self.plan, self.beside.at
-        given = ["group=False"] if plan.owner is not None else [] if plan.shared else ["rows=False"]
-        if plan.unseeded:
-            given.append(f"seeds=[{', '.join(edit.quoted(each, at) for each in plan.unseeded)}]")
-        given += [f"{each}=True" for each in plan.loggers]
-        given += ["watched=True"] * bool(plan.shown)
-        given += ["twice=True"] * bool(plan.shared and not plan.synchronised)
         package, _, module = self.beside.module.rpartition(".")
         lines = [
             f"from {package} import {module}" if package else f"import {module}",
             "",
             f"if __name__ == {edit.quoted('__main__', at)}:",
-            f"    {module}.begin({', '.join(given)})  # where torchrun starts it",
+            f"    {module}.begin()  # where torchrun starts it",
         ]
         edit.before(at, *lines, "")
-        edit.create(self.beside.path, FIRST_LINE + _WRITTEN.read_text("utf-8"))
+        written = _WRITTEN["workers" if plan.shared else "ranks"]
+        edit.create(self.beside.path, FIRST_LINE + written.read_text("utf-8"))

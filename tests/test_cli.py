@@ -289,9 +289,9 @@ def test_apply_prints_a_diff_that_git_takes(run: Run, script: Path, tmp_path: Pa
 
 def test_a_new_file_is_in_the_diff_and_is_written(run: Run, script: Path, tmp_path: Path) -> None:
     several = ("apply", "--select", "ddp", "--likely", "--gpus", "2", "train.py")
-    ran, new = run(*several), tmp_path / "ranks.py"
+    ran, new = run(*several), tmp_path / "workers.py"
     assert "would rewrite 2 files" in ran.err
-    assert "--- /dev/null\n+++ b/ranks.py\n@@ -0,0 +1," in ran.out
+    assert "--- /dev/null\n+++ b/workers.py\n@@ -0,0 +1," in ran.out
     subprocess.run(["git", "apply"], input=ran.raw, cwd=tmp_path, check=True)
     by_git = script.read_text(), new.read_text()
     new.unlink()
@@ -304,7 +304,7 @@ def test_a_new_file_is_in_the_diff_and_is_written(run: Run, script: Path, tmp_pa
     script.write_text(SLOW)  # another script beside it
     assert "would rewrite 1 file " in run(*several).err
     new.write_text("mine = 1\n")
-    assert "ranks_2.py" in run(*several).out
+    assert "workers_2.py" in run(*several).out
     assert run("apply", *several[1:-1], "-", stdin=SLOW.encode()).out == SLOW
 
 

@@ -24,7 +24,7 @@ from turbofix.training.model import FIRST_LINE, Target
 CODEMODS = {codemod.name: codemod for codemod in registry.load()}
 CASES = [case for name in CODEMODS for case in cases.folder(name.replace("-", "_")).values()]
 
-BESIDE = Path(__file__).parent.parent / "codemods" / "_written_ranks.py"
+BESIDE = [Path(__file__).parent.parent / "codemods" / f"_written_{name}.py" for name in ("ranks", "workers")]
 
 
 def of_kind(kind: str) -> list[object]:
@@ -91,7 +91,7 @@ def test_rewrites_as_expected_and_only_once(case: Case) -> None:
         assert text in said, "a case may say what is said of it (`# says: words of the message`)"
     after = before | dict(rewriting.texts)
     beside = {path: text for path, text in after.items() if path not in before}  # which a case does not repeat
-    assert set(beside.values()) <= {FIRST_LINE + BESIDE.read_text("utf-8")}
+    assert set(beside.values()) <= {FIRST_LINE + each.read_text("utf-8") for each in BESIDE}
     assert after == expected | beside, "\n" + "".join(differences(expected | beside, after))
     assert after != before, "a case of a rewrite must rewrite"
     for path, text in after.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -49,6 +48,8 @@ SCRIPTS = (
     "accelerated",
     "methods",
 )
+PLAIN = ("flat", "functions", "resume")
+"""Of which each process may have a share of the data."""
 STEPS, BOUND = 51, 1e-5
 SIXTEEN_BITS = {"accumulation": 1e-3}
 """Of products in 16 bits, which round otherwise for half of a batch."""
@@ -61,15 +62,15 @@ def launcher() -> Iterator[ranks.Server]:
         yield server
 
 
-def applied(path: Path) -> pipeline.Rewriting:
+def applied(path: Path, zero: int = 0) -> pipeline.Rewriting:
     chosen = [each for each in registry.load() if each.name == "ddp"]
     trust = pipeline.Trust(likely=True)
-    return pipeline.apply(path, Workspace(), chosen, Target(gpus=2), Risk.EQUIVALENT, trust=trust)
+    return pipeline.apply(path, Workspace(), chosen, Target(gpus=2, zero=zero), Risk.EQUIVALENT, trust=trust)
 
 
-def rewritten(path: Path) -> str:
+def rewritten(path: Path, zero: int = 0) -> str:
     """The script as `ddp` writes it; what it calls is written beside it."""
-    found = applied(path)
+    found = applied(path, zero)
     assert not found.report.notes, found.report.notes
     for other, text in found.texts.items():
         if not other.exists():
@@ -79,7 +80,7 @@ def rewritten(path: Path) -> str:
 
 def written_otherwise(path: Path, old: str, new: str) -> None:
     """Have what stands beside a script do something else, as it would on another machine, or in less time."""
-    beside = path.with_name("ranks.py")
+    (beside,) = (each for each in map(path.with_name, ("ranks.py", "workers.py")) if each.exists())
     text = beside.read_text()
     assert text.count(old) == 1
     beside.write_text(text.replace(old, new))
@@ -91,15 +92,17 @@ def refused(path: Path) -> str | None:
     return finding.why_not
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_two_processes_learn_what_one_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "zero"), [*((name, 0) for name in SCRIPTS), *((name, 1) for name in PLAIN)])
+def test_two_processes_learn_what_one_learns(
+    name: str, zero: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
     monkeypatch.chdir(tmp_path)
     script, candidate = tmp_path / f"{name}.py", tmp_path / "theirs"
     shutil.copy(FOLDER / f"{name}.py", script)
     candidate.mkdir()
-    for path, text in applied(script).texts.items():
+    for path, text in applied(script, zero).texts.items():
         (candidate / path.name).write_text(text)
     found = verify(plan_comparison(script, candidate, (), Risk.EQUIVALENT, Options(steps=STEPS, timeout=120.0)))
     assert found.verdict == "pass", found.reason
@@ -130,7 +133,7 @@ def test_it_prints_once_and_keeps_what_the_script_keeps(name: str, tmp_path: Pat
     assert not theirs.error, theirs.error
     assert (shape(theirs.out[0]), theirs.out[1]) == (shape(ours), "")
     saved = {each.name for each in one.parent.iterdir()} - {one.name}
-    assert {each.name for each in two.parent.iterdir()} - {one.name, "ranks.py", "__pycache__"} == saved != set()
+    assert {each.name for each in two.parent.iterdir()} - {one.name, "workers.py", "__pycache__"} == saved != set()
     for each in saved:
         assert keys(one.parent / each) == keys(two.parent / each)
 
@@ -197,25 +200,17 @@ def small(tmp_path: Path) -> Path:
     return tmp_path / "small.py"
 
 
-def test_what_the_script_gathers_itself_is_not_added_up_again(small: Path) -> None:
-    text = (FOLDER / "accelerated.py").read_text()
-    small.write_text(text)
-    assert "total = sum(shares)" in rewritten(small)
-    small.write_text(text.replace("loss.item()", "accelerator.gather(loss.detach()).mean().item()"))
-    assert "total = sum(shares)" not in rewritten(small)
-
-
 def test_a_share_of_one_sample_is_not_normalised(small: Path) -> None:
     """On CPUs, where layers of one dimension do not take it."""
     text = SMALL.format(count=16, size=8)
     small.write_text(text.replace("nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))"))
-    assert "ranks.shared(model)" in rewritten(small)
+    assert "workers.shared(model)" in shared_out(small)
 
 
 def test_a_share_of_one_sample_is_not_squeezed(small: Path) -> None:
     text = SMALL.format(count=30, size=8)
-    assert "DistributedSampler(" in rewritten_of(small, text)
-    assert "DistributedSampler(" not in rewritten_of(small, text.replace("squeeze(1)", "squeeze()"))
+    assert "DistributedSampler(" in shared_out(small, text)
+    assert "DistributedSampler(" not in shared_out(small, text.replace("squeeze(1)", "squeeze()"))
 
 
 def test_the_last_loss_is_that_of_the_whole_batch(small: Path, launcher: ranks.Server) -> None:
@@ -374,12 +369,13 @@ def test_all_that_a_script_does_with_a_batch_is_the_same(name: str, small: Path,
     small.write_text(text)
     ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
     text = rewritten(small)
-    assert "ranks.shared(model" in text
+    assert "workers.shared(model" in text
     small.write_text(text)
     assert [float(each) for each in launcher.run(small, 1).out[0].split()] == ours  # without torchrun
     ran = launcher.run(small)
     assert not ran.error, ran.error
-    assert ("computes the whole batch" in ran.err[0]) == (name[:4] in ("a ho", "Told", "Foun"))
+    whole = ("a hook", "Told", "Found nothing at first", "a gradient's size", "a gradient of gradients")
+    assert ("computes the whole batch" in ran.err[0]) == (name in whole)
     assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
     assert len(ours) > 11
 
@@ -387,16 +383,11 @@ def test_all_that_a_script_does_with_a_batch_is_the_same(name: str, small: Path,
 HANGING = {
     "a mean over the batch": "return super().forward(x - x.mean(0))",
     "a running figure": "self.seen = 0.9 * self.seen + x.mean()\nreturn super().forward(x) * self.seen",
-    "a figure read outside": "self.kl = x.pow(2).mean()\nreturn super().forward(x)",
     "a state made beforehand": "return super().forward(x + self.hidden[: len(x)])",
     "weights that are asked for": "return super().forward(self.bounded(x.argmax(1)))",
-    "a list that is made anew": "self.memory = [x.mean(1)]\nreturn super().forward(x)",
     "a table of NumPy's that it changes": (
         "self.table *= 0.5\nself.table += x.detach().sum(0).numpy()\n"
         "return super().forward(x + torch.from_numpy(self.table))"
-    ),
-    "a figure as a number": (
-        "y = super().forward(x) * (1 + self.run)\nself.run = self.run / 2 + x.mean().item()\nreturn y"
     ),
     "a buffer that changes slowly": (
         "y = super().forward(x) * (self.slow - 1) * 1e4\nself.slow += 1e-5 * x.sum()\nreturn y"
@@ -425,6 +416,11 @@ EACH = {
     "a decision for all": "return super().forward(x) if torch.rand(1) < 2 else x",
     "weights by norm": "return self.normed(super().forward(x))",
     "what it prints": "self.calls.append(0)\nprint(len(self.calls), end=' ')\nreturn super().forward(x)",
+    "a figure read outside": "self.kl = x.pow(2).mean()\nreturn super().forward(x)",
+    "a list that is made anew": "self.memory = [x.mean(1)]\nreturn super().forward(x)",
+    "a figure as a number": (
+        "y = super().forward(x) * (1 + self.run)\nself.run = self.run / 2 + x.mean().item()\nreturn y"
+    ),
     "flattened": "return super().forward(x.view(-1, 2).view(-1, 6)).view(-1).view(-1, 3)",
 }
 """Answers of which each row is computed by itself."""
@@ -501,30 +497,6 @@ class Told(nn.Linear):
     assert "computes the whole batch" not in as_by_one(small, launcher)
 
 
-def test_all_take_the_batches_of_the_first_from_the_first_that_differs(small: Path, launcher: ranks.Server) -> None:
-    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
-    text = text.replace("import numpy", "import os\nimport numpy").replace(
-        "loader =",
-        """\
-class Augmented(TensorDataset):
-    def __getitem__(self, index):
-        x, y = super().__getitem__(index)
-        return x + (os.getpid() if index == 23 else 0), y
-
-
-loader =""",
-    )
-    text = rewritten_of(small, text.replace("(TensorDataset(", "(Augmented("))
-    assert "loader = ranks.same(DataLoader)(" in text
-    small.write_text(text + "print(loader.differ)\n")
-    ran = launcher.run(small)
-    assert not ran.error, ran.error
-    assert ran.out[0].split()[-1] == "True"
-    assert len(ran.out[0].split()) > 11
-    small.write_text(text.replace("os.getpid()", "0 * os.getpid()") + "print(loader.differ)\n")
-    assert launcher.run(small).out[0].split()[-1] == "False"
-
-
 def tried(text: str, behind: str) -> str:
     """A training whose epochs may fail, and what is done then."""
     head, loop = text.split("for epoch", 1)
@@ -532,27 +504,6 @@ def tried(text: str, behind: str) -> str:
 
 
 TOLD = "except RuntimeError as error:\n    import sys\n\n    print(error, file=sys.stderr)\n"
-
-
-def test_batches_that_differ_between_processes_are_an_error(small: Path, launcher: ranks.Server) -> None:
-    text = TRAINING.replace(
-        "STEP\n", "a = a + int(os.environ.get('RANK', 0)) * 0.1\n        loss = F.cross_entropy(model(a), b)\n", 1
-    )
-    text = text.replace("import numpy", "import os\n\nimport numpy")
-    small.write_text(tried(rewritten_of(small, text.replace("COUNT", "24")), TOLD))
-    assert all("the processes read different batches" in each for each in launcher.run(small).err)
-
-
-def test_samples_in_another_order_are_other_samples(small: Path, launcher: ranks.Server) -> None:
-    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
-    text = text.replace("import numpy", "import os\nimport numpy").replace(
-        "loader =", "x = x.flip(0) if os.environ.get('RANK') == '1' else x\nloader ="
-    )
-    text = rewritten_of(small, text.replace("shuffle=True", "shuffle=False").replace("batch_size=8", "batch_size=24"))
-    small.write_text(text + "print(loader.differ)\n")
-    assert launcher.run(small).out[0].split()[-1] == "True"
-    small.write_text(tried(text.replace("ranks.same(DataLoader)", "DataLoader"), TOLD))
-    assert all("the processes read different batches" in each for each in launcher.run(small).err)
 
 
 def test_each_process_has_the_keys_and_values_of_its_rows(small: Path, launcher: ranks.Server) -> None:
@@ -580,7 +531,7 @@ class Spread("""
 def test_what_is_no_model_is_called_as_it_stands(small: Path, launcher: ranks.Server) -> None:
     """A method of a tensor, say."""
     text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
-    small.write_text(rewritten_of(small, text) + "print(ranks.shared(x.size)(0))\n")
+    small.write_text(rewritten_of(small, text) + "print(workers.shared(x.size)(0))\n")
     ran = launcher.run(small)
     assert not ran.error, ran.error
     assert ran.out[0].split()[-1] == "24"
@@ -606,35 +557,22 @@ def test_a_state_goes_from_step_to_step(small: Path, launcher: ranks.Server) -> 
     as_by_one(small, launcher)
 
 
-def test_each_process_drops_other_numbers_and_all_go_on_alike(small: Path, launcher: ranks.Server) -> None:
+def test_each_process_drops_other_numbers(small: Path, launcher: ranks.Server) -> None:
     text = TRAINING.replace("STEP\n", "out = model(a)\n        loss = F.cross_entropy(out * 1, b)\n").replace(
         "COUNT", "24"
     )
     text = text.replace("self.body(x).tanh()", "F.dropout(torch.ones_like(self.body(x)), 0.5)")
-    small.write_text(
-        rewritten_of(small, text) + "kept = ranks.shared(model.encode)(x[:8])\n"
-        'open(f"kept{ranks.rank}", "w").write(f"{kept.tolist()} {torch.rand(3).tolist()}")\n'
-    )
-    assert not launcher.run(small).error
-    one, other = ((small.parent / f"kept{rank}").read_text() for rank in range(2))
-    assert one == other
-    rows = eval(one.partition("]] ")[0] + "]]")
+    small.write_text(rewritten_of(small, text) + "print(workers.shared(model.encode)(x[:8]).tolist())\n")
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    rows = eval(ran.out[0].splitlines()[-1])
     assert rows[:4] != rows[4:]
-
-
-def test_norms_count_over_all_processes_but_under_gradients_of_gradients(small: Path) -> None:
-    text = TRAINING.replace("= Net()", "= nn.Sequential(nn.BatchNorm1d(6), Net())").replace("COUNT", "24")
-    plain = rewritten_of(small, text.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n"))
-    assert "twice=True" not in plain
-    twice = SAME["a gradient's size"].replace("\n", "\n        ") + "\n"
-    text = rewritten_of(small, text.replace("STEP\n", twice))
-    assert "ranks.begin(twice=True)" in text
 
 
 def test_norms_that_count_over_all_are_of_their_class_and_so_are_their_copies(
     small: Path, launcher: ranks.Server
 ) -> None:
-    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n").replace("COUNT", "24")
+    text = SMALL.format(count=16, size=8)
     asked = """
 import copy
 import io
@@ -659,21 +597,25 @@ for one in (pair, copy.deepcopy(pair), torch.load(file, weights_only=False)):
     assert [isinstance(each, nn.BatchNorm2d) for each in one] == [False, True, False]
     print(*[isinstance(each, nn.SyncBatchNorm) for each in one], file=sys.stderr)
 """
-    small.write_text(rewritten_of(small, text) + asked)
+    small.write_text(shared_out(small, text) + asked)
     ran = launcher.run(small)
     assert not ran.error, ran.error
     assert ran.err[0].split()[-9:] == ["True", "True", *["False"] * 7]
 
 
-def test_without_gpus_each_process_has_the_running_figures_of_the_first(small: Path, launcher: ranks.Server) -> None:
-    """Else a batch that does not divide is computed by other figures in each, and so are decisions on it."""
-    text = TRAINING.replace("= Net()", "= nn.Sequential(nn.BatchNorm1d(6), Net())")
+def test_norms_are_over_all_processes(small: Path, launcher: ranks.Server) -> None:
+    """In training, whatever says so: torch's layers, and functions that are given none."""
+    own = """\
+class Own(nn.Module):
+    def forward(self, x):
+        return F.batch_norm(x, None, None, training=True)
+
+
+class Spread("""
+    text = TRAINING.replace("= Net()", "= nn.Sequential(Own(), nn.BatchNorm1d(6), Net())").replace("class Spread(", own)
     text = text.replace("STEP\n", "loss = F.cross_entropy(model(a), b, reduction='sum')\n").replace("COUNT", "21")
-    show = "model.eval()\n" + 'open(f"kept{ranks.rank}", "w").write(str(ranks.shared(model)(x).tolist()))\n'
-    small.write_text(rewritten_of(small, text) + show)
-    assert not launcher.run(small).error
-    one, other = ((small.parent / f"kept{rank}").read_text() for rank in range(2))
-    assert one == other
+    small.write_text(text + "print(model[1].running_var.sum().item())\n")
+    assert "computes the whole batch" not in as_by_one(small, launcher)
 
 
 def test_shares_leave_the_same_running_figures_in_all(small: Path, launcher: ranks.Server) -> None:
@@ -683,7 +625,7 @@ def test_shares_leave_the_same_running_figures_in_all(small: Path, launcher: ran
         "nn.Sequential(nn.Unflatten(1, (4, 1, 1)), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 1))",
     )
     small.write_text(text)
-    text = rewritten(small)
+    text = shared_out(small)
     assert "DistributedSampler(" in text
     small.write_text(text + 'open(f"kept{ranks.rank}", "w").write(str(model[1].running_var.tolist()))\n')
     assert not launcher.run(small).error
@@ -702,233 +644,11 @@ def rewritten_of(path: Path, text: str) -> str:
     return rewritten(path)
 
 
-FILES = """\
-import csv
-import json
-import os
-import time
-from datetime import datetime
-from io import BytesIO
-from pathlib import Path
-
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-
-def keep(model, folder):
-    os.makedirs(folder, exist_ok=True)
-    torch.save(model.state_dict(), os.path.join(folder, "new.pt"))
-    os.replace(os.path.join(folder, "new.pt"), os.path.join(folder, "model.pt"))
-
-
-def name_of_now():
-    return f"told-{datetime.now():%f}.txt"
-
-
-def next_folder(base):
-    number = 0
-    while (base / str(number)).exists():
-        number += 1
-    (base / str(number)).mkdir(parents=True)
-    return base / str(number)
-
-
-def main():
-    folder = next_folder(Path("runs"))
-    name = f"{folder}/{datetime.now().strftime('%f')}-{int(time.time() * 1e6)}"
-    words = "every word of this text has a place of its own".split()
-    places = {word: place for place, word in enumerate(set(words))}
-    if not os.path.exists("vocab.json"):
-        Path("vocab.json").write_text(json.dumps(places))
-    places = json.loads(Path("vocab.json").read_text())
-    with open("places.json", "w") as kept:
-        json.dump(places, kept)
-    with open("places.json") as kept:
-        assert json.load(kept) == places
-    buffer = BytesIO()
-    torch.save(places, buffer)
-    buffer.seek(0)
-    assert torch.load(buffer) == places
-    torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    x = torch.randn(24, 4)
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    if not os.path.exists("first.txt"):
-        first = open("first.txt", "w")
-        os.makedirs("after", exist_ok=True)
-    Path("dated").mkdir(exist_ok=True)
-    dated = open(f"dated/{datetime.now():%f}.txt", "w")
-    with open(name_of_now(), "w") as told:
-        told.write(str(epochs := 2))
-    log = open(file="log.csv", mode="w")
-    rows = csv.writer(log)
-    begun = time.time()
-    try:
-        os.mkdir("runs")
-    except FileExistsError:
-        print("there")
-    for epoch in range(epochs):
-        total = 0.0
-        for (a,) in DataLoader(TensorDataset(x), 8):
-            loss = model(a).pow(2).sum() + len(places)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += loss.item()
-        rows.writerow([epoch, round(total, 3)])
-        keep(model, "kept")
-        model.load_state_dict(torch.load(os.path.join("kept", "model.pt")))
-    log.close()
-    Path(name + ".txt").write_text(str(len(places)))
-    print(time.time() - begun < 1000)
-
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-def test_files_are_those_of_one_process(small: Path, launcher: ranks.Server) -> None:
-    """Written once, by names that all agree on, in front of whoever reads them; errors are those of all."""
-    small.write_text(FILES)
-    text = rewritten(small)
-    assert text.count("ranks.once(") == 14  # a call of each kind above
-    ours = launcher.run(small, 1).out[0]
-    before = {each.name: each.read_bytes() for each in small.parent.glob("*.*") if each.suffix != ".py"}
-    for each in before:
-        (small.parent / each).unlink()
-    small.write_text(text)
-    ran = launcher.run(small)
-    assert (ran.out[0], ran.out[1], ran.error) == (ours, "", "")
-    after = {each.name: each.read_bytes() for each in small.parent.glob("*.*") if each.suffix != ".py"}
-    assert before["log.csv"] == after["log.csv"]
-    assert set(json.loads(before["vocab.json"])) == set(json.loads(after["vocab.json"]))
-    assert sorted(each.name for each in (small.parent / "runs").iterdir()) == ["0", "1"]
-    assert [len(list((small.parent / "runs" / each).iterdir())) for each in "01"] == [1, 1]
-    assert len(list((small.parent / "dated").iterdir())) == 2
-    assert sorted(map(len, after)) == sorted(map(len, before))
-
-
-WRITERS = {
-    "trimesh.exchange.export.export_mesh(x, 'a.ply')": True,
-    "found = saver.save_checkpoint(epoch)": True,
-    "saver.export('a.wav')": True,
-    "soundfile.write_blocks(x)": True,
-    "saver.write_h5ad('a.h5ad')": True,
-    "soundfile.plot(save='a.png')": True,
-    "soundfile.plot(save=None)": False,
-    "saver.write_row([])": False,
-    "sys.stdout.write('')": False,
-    "saver.write('')": False,
-    "saver.write(f'{epoch}.mid')": True,
-    "saver.write(f'loss {epoch}.mid')": False,
-    "saver.write(f'{epoch:.4f}')": False,
-    "kept = [saver.save_checkpoint(epoch)]": False,
-}
-
-
-def test_a_library_s_call_that_says_so_writes_once(small: Path) -> None:
-    text = SMALL.format(count=16, size=8).replace("import torch\n", "import sys\nimport torch\n", 1)
-    text = text.replace(
-        "import sys\n", "import soundfile\nimport sys\nimport trimesh.exchange.export\nimport timm\n", 1
-    )
-    text = text.replace("for epoch", "saver = timm.utils.CheckpointSaver(model)\nfor epoch")
-    new = rewritten_of(small, text + "".join(f"    {call}\n" for call in WRITERS))
-    for call, once in WRITERS.items():
-        result, _, called = call.rpartition(" = ") if call.startswith("found") else ("", "", call)
-        name, _, given = called.partition("(")
-        assert f"    {result and 'found = '}{f'ranks.once({name})({given}' if once else called}\n" in new, call
-
-
-def test_a_run_is_named_by_the_process_that_begins_it(small: Path) -> None:
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import mlflow\nimport torch\n", 1)
-    text = text.replace("import mlflow\n", "from datetime import datetime\n\nimport mlflow\n", 1)
-    run = "with mlflow.start_run(run_name=str(datetime.now())):\n    "
-    text = rewritten_of(small, text.replace("    print(", "    " + run + "    print("))
-    assert "(mlflow.start_run if ranks.rank == 0 else ranks.nothing)(run_name=str(ranks.once(datetime.now)())):" in text
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import mlflow\nimport torch\n", 1)
-    run = "    with mlflow.start_run(run_name='a') as run:\n        print(run.info.run_id, "
-    text = rewritten_of(small, text.replace("    print(", run))
-    assert "with ranks.once(mlflow.start_run)(run_name='a') as run:" in text
-
-
-def test_what_a_project_s_own_function_writes_is_written_there(small: Path) -> None:
-    small.with_name("mlflow.py").write_text(
-        "import os\n\nseparator = os.sep\n\n\ndef log_param(name, value):\n    open(name, 'w').write(value)\n"
-    )
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import mlflow\nimport torch\n", 1)
-    small.write_text(text + "mlflow.log_param('model', 'small')\n")
-    assert "mlflow.log_param('model', 'small')" in rewritten(small)
-    small.with_name("mlflow.py").unlink()
-    assert "ranks.once(mlflow.log_param)('model', 'small')" in rewritten(small)
-    small.with_name("utils.py").write_text("import torch\n\n\ndef save(x):\n    torch.save(x, 'x.pt')\n")
-    text = SMALL.format(count=16, size=4).replace(
-        "import torch\n", "import utils\nimport torch\nfrom PIL import Image\n", 1
-    )
-    found = rewritten_of(small, text + "utils.save(x)\nim = Image.fromarray(x.numpy())\nim.save('x.png', 'png')\n")
-    assert "\nutils.save(x)\n" in found
-    assert "\nranks.once(im.save)('x.png', 'png')\n" in found
-
-
-NAMED = {
-    'torch.device("cuda:0")': 'torch.device("cuda:0")',
-    'torch.device("cuda:1")': 'torch.device("cuda:0" if ranks.world_size > 1 else "cuda:1")',
-    'torch.device(f"cuda:{number}")': 'torch.device(f"cuda:{0 if ranks.world_size > 1 else number}")',
-    'torch.device("cuda:" + text)': 'torch.device("cuda:" + str(0 if ranks.world_size > 1 else (text)))',
-    'torch.device("cuda:{}".format(number))': 'torch.device("cuda:{}".format(0 if ranks.world_size > 1 else number))',
-    'torch.device("cuda", number)': 'torch.device("cuda", 0 if ranks.world_size > 1 else number)',
-    "torch.device(config['gpu'])": "torch.device(ranks.visible(config['gpu']))",
-    "torch.device(text)": "torch.device(text)",
-    "torch.device(config['gpu'] or 'cpu')": "torch.device(ranks.visible(config['gpu']) or 'cpu')",
-    "torch.cuda.set_device(number)": "torch.cuda.set_device(0 if ranks.world_size > 1 else number)",
-    "model.cuda(0)": "model.cuda(0)",
-    "torch.device('cuda:%d' % number)": "torch.device('cuda:%d' % (0 if ranks.world_size > 1 else number))",
-    "(torch.load(text), torch.load(text, map_location=device), torch.device(config['gpu']))": (
-        "(torch.load(text, "
-        "map_location={f'cuda:{each}': 'cuda:0' for each in range(16)} if ranks.world_size > 1 else None), "
-        "torch.load(text, map_location=device), torch.device(ranks.visible(config['gpu'])))"
-    ),
-    "there = torch.distributed.is_initialized()": "there = False",
-    "Batch.cuda(model)": "Batch.cuda(model)",
-    "model.cuda(*[number])": "model.cuda(*[number])",
-    "model.cuda(number)": "model.cuda(0 if ranks.world_size > 1 else number)",
-    "there = torch.cuda.device_count() >= number + 1": (
-        "there = torch.cuda.device_count() * ranks.world_size >= (0 if ranks.world_size > 1 else number) + 1"
-    ),
-    "there = torch.cuda.device_count() > 1": "there = torch.cuda.device_count() * ranks.world_size > 1",
-    'os.environ["CUDA_VISIBLE_DEVICES"] = "1"': (
-        'if "WORLD_SIZE" not in os.environ:  # torchrun\'s processes have a GPU each\n'
-        '        os.environ["CUDA_VISIBLE_DEVICES"] = "1"'
-    ),
-}
-
-
-@pytest.mark.parametrize("given", [None, "4,7"])
-def test_each_process_sees_its_own_gpu_alone(
-    given: str | None, small: Path, launcher: ranks.Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = SMALL.format(count=16, size=4)
-    seen = 'import os\nimport sys\n\nprint(os.environ["CUDA_VISIBLE_DEVICES"], file=sys.stderr)\n'
-    small.with_name("early.py").write_text(seen)
-    text = rewritten_of(small, text.replace("import torch\n", "import torch\nimport early\n", 1))
-    if given is not None:
-        text = f'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "{given}"\n' + text
-    small.write_text(text)
-    seen = [each.strip() for each in launcher.run(small).err]
-    assert seen == (["0", "1"] if given is None else ["4", "7"])
-
-
-def test_each_process_has_a_gpu_of_its_own(small: Path) -> None:
-    lines = SMALL.format(count=16, size=4).replace("import torch\n", "import os\n\nimport torch\n", 1)
-    there = "class Batch:\n    @staticmethod\n    def cuda(batch):\n        return batch.weight.cuda()\n\n\n"
-    there += "number, text = int(os.environ.get('GPU', 0)), '0'\nconfig = {'gpu': os.environ.get('GPU')}\n"
-    there += "".join(f"if torch.cuda.is_available():\n    {text}\nassert {at} < 99\n" for at, text in enumerate(NAMED))
-    new = rewritten_of(small, lines.replace("optimizer =", f"{there}optimizer =", 1))
-    for at, becomes in enumerate(NAMED.values()):
-        block = f"if torch.cuda.is_available():\n    {becomes}\nassert {at} < 99\n"
-        assert block.replace("'", '"') in new.replace("'", '"')  # in the kind of quotes that the file has more of
+def shared_out(path: Path, text: str | None = None) -> str:
+    """The script as it is written where each process is to have a share of the data."""
+    if text is not None:
+        path.write_text(text)
+    return rewritten(path, zero=1)
 
 
 @pytest.mark.parametrize("by_chance", ["layers", "order", "dropout"])
@@ -937,13 +657,13 @@ def test_an_evaluation_by_chance_is_not_left_to_each(by_chance: str, small: Path
     text = SMALL.format(count=16, size=8).replace("torch.manual", NOISY + "torch.manual")
     text = text.replace("nn.Linear(4, 1)", "Noisy()").replace("model =", "held = DataLoader(x, batch_size=8)\nmodel =")
     text += "    model.eval()\n    with torch.no_grad():\n        print(sum(model(a).sum().item() for a in held))\n"
-    assert "DistributedSampler(" in rewritten_of(small, text)
+    assert "DistributedSampler(" in shared_out(small, text)
     changes = {
         "layers": ("return super", "x = x + torch.randn_like(x)\n        return super"),
         "order": ("(x, batch_size=8)", "(x, batch_size=8, shuffle=True)"),
         "dropout": ("    model.eval()\n", "    Dropout = nn.Dropout\n"),
     }
-    assert "ranks.shared(model)" in rewritten_of(small, text.replace(*changes[by_chance]))
+    assert "workers.shared(model)" in shared_out(small, text.replace(*changes[by_chance]))
 
 
 NOISY = """\
@@ -973,10 +693,10 @@ def test_a_sum_that_is_divided_by_all_samples_is_over_all(small: Path, launcher:
     )
     head, body = text.split("for epoch in range(3):\n")
     own = "def train(read):\n" + body.replace("loader", "read") + "\n\nepoch = 0\ntrain(loader)\n"
-    assert "total = ranks.of_all(total, read)" in rewritten_of(small, head + own)
+    assert "total = ranks.of_all(total, read)" in shared_out(small, head + own)
     small.write_text(text)
     ours = launcher.run(small, 1).out[0].split()
-    text = rewritten_of(small, text)
+    text = shared_out(small, text)
     assert "DistributedSampler(" in text
     small.write_text(text)
     ran = launcher.run(small)
@@ -984,29 +704,6 @@ def test_a_sum_that_is_divided_by_all_samples_is_over_all(small: Path, launcher:
     theirs = ran.out[0].split()
     assert [theirs[at] for at in range(15) if at % 5] == [ours[at] for at in range(15) if at % 5]
     assert list(map(float, theirs[::5])) == pytest.approx(list(map(float, ours[::5])), rel=0.2)
-
-
-def test_a_seed_that_is_drawn_is_one_for_all(small: Path) -> None:
-    text = SMALL.format(count=16, size=8).replace("import torch\n", "import random\nimport torch\n", 1)
-    text = text.replace("torch.manual_seed(0)", "seed = 0\nrandom.seed(seed)\ntorch.manual_seed(seed)")
-    assert "seeds=" not in rewritten_of(small, text)
-    drawn = text.replace("seed = 0", "seed = random.randint(0, 9)")
-    assert 'ranks.begin(rows=False, seeds=["torch", "random"])' in rewritten_of(small, drawn)
-    options = "import argparse\n\nparser = argparse.ArgumentParser()\n"
-    options += "parser.add_argument('--seed', type=int, default=0)\nargs = parser.parse_args()\n"
-    text = text.replace("seed = 0", options).replace("(seed)", "(args.seed)")
-    assert "seeds=" not in rewritten_of(small, text)
-    drawn = text.replace(
-        "parse_args()\n", "parse_args()\nif args.seed == 0:\n    args.seed = int(torch.randint(9, (1,)).item())\n"
-    )
-    assert 'ranks.begin(rows=False, seeds=["torch", "random"])' in rewritten_of(small, drawn)
-
-
-def test_a_folder_of_the_moment_at_a_module_s_level_is_one_for_all(small: Path) -> None:
-    text = SMALL.format(count=16, size=8).replace("import torch\n", "from tempfile import mkdtemp\n\nimport torch\n", 1)
-    assert "= ranks.once(mkdtemp)(" in rewritten_of(
-        small, text.replace("device =", "folder = mkdtemp(dir='.')\ndevice =")
-    )
 
 
 def test_a_default_that_a_call_gives_is_no_field_of_its_argument(small: Path) -> None:
@@ -1019,110 +716,23 @@ def test_a_default_that_a_call_gives_is_no_field_of_its_argument(small: Path) ->
         "def build(kind):\n    if kind == 'linear':\n        return nn.Linear(4, 1)\n    raise ValueError(kind)\n\n\n"
     )
     text = text.replace("device =", own + "device =").replace("model = nn.Linear(4, 1)", "model = build(Config().kind)")
-    assert "DistributedSampler(" in rewritten_of(small, text)
+    assert "DistributedSampler(" in shared_out(small, text)
 
 
-def test_a_function_of_the_script_seeds_what_it_does(small: Path) -> None:
-    """Whatever its name says."""
-    text = SMALL.format(count=16, size=8).replace("import torch\n", "import random\nimport torch\n", 1)
-    own = "def set_seed(seed):\n    random.seed(seed)\n    torch.manual_seed(seed)\n\n\nset_seed(0)"
-    text = text.replace("torch.manual_seed(0)", own)
-    assert "ranks.begin(rows=False)" in rewritten_of(small, text)
-    assert 'ranks.begin(rows=False, seeds=["random"])' in rewritten_of(small, text.replace("    random.seed(seed)\n", ""))
-
-
-def test_numbers_that_differ_between_processes_are_an_error(small: Path, launcher: ranks.Server) -> None:
-    """Where no rows are seen that could be shared out, either: lists of nodes, say."""
-    listed = "class Listed(Net):\n    def forward(self, places):\n        return super().forward(x[places])\n\n\n"
-    text = TRAINING.replace("STEP\n", "loss = model([OWN, 1]).sum()\n", 1).replace("COUNT", "24")
-    text = text.replace("torch.manual_seed", listed + "torch.manual_seed", 1).replace("= Net()", "= Listed()")
-    text = text.replace("import numpy", "import os\n\nimport numpy")
-    small.write_text(rewritten_of(small, text.replace("OWN", "0")))
-    assert not launcher.run(small).error
-    small.write_text(tried(rewritten_of(small, text.replace("OWN", "int(os.environ.get('RANK', 0))")), TOLD))
-    assert all("the processes read different batches" in each for each in launcher.run(small).err)
-
-
-def test_weights_that_differ_between_processes_are_those_of_the_first(small: Path, launcher: ranks.Server) -> None:
-    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
-    text = text.replace("import numpy", "import os\n\nimport numpy")
-    memory = "if os.environ.get('RANK') == '1':\n    next(model.parameters()).data[0, 0] = float('nan')\n"
-    small.write_text(text.replace("optimizer =", f"{memory}optimizer =", 1))
-    assert "computes the whole batch" not in as_by_one(small, launcher)
-
-
-def test_what_one_fetches_first_makes_no_other_wait_inside(small: Path, launcher: ranks.Server) -> None:
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import os\nimport sys\n\nimport torch\n", 1)
-    asked = "print(ranks.first(lambda: ranks.once(os.getpid)() == os.getpid())(), file=sys.stderr)\n"
-    small.write_text(rewritten_of(small, text) + asked)
-    assert [each.split()[-1] for each in launcher.run(small).err] == ["True", "True"]
-
-
-def test_a_library_that_nothing_is_read_of_is_no_reason_to_refuse(small: Path) -> None:
-    text = "import gymnasium as gym\n" + SMALL.format(count=16, size=4)
-    assert "ranks.shared(model)" in rewritten_of(small, text)
-    small.write_text(text + "gym.make('a')\n")
-    assert refused(small) == "it acts in an environment, and each process would have one of its own"
-
-
-FETCHED = {
-    "MNIST('data', download=True)": "ranks.first(MNIST)('data', download=True)",
-    "MNIST('data', download=False)": "MNIST('data', download=False)",
-    "resnet18(weights='DEFAULT')": "ranks.first(resnet18)(weights='DEFAULT')",
-    "resnet18(weights=None)": "resnet18(weights=None)",
-    "timm.create_model('a', pretrained=model)": "ranks.first(timm.create_model)('a', pretrained=model)",
-    "fetch_california_housing()": "ranks.first(fetch_california_housing)()",
-    "urlretrieve('http://a.b', 'data')": "ranks.once(urlretrieve)('http://a.b', 'data')",
-    "skimage.io.imsave('a.png', model)": "ranks.once(skimage.io.imsave)('a.png', model)",
-    "input('which? ')": "ranks.once(input)('which? ')",
-    "numpy.random.default_rng()": "ranks.once(numpy.random.default_rng)()",
-    "numpy.random.default_rng(1)": "numpy.random.default_rng(1)",
-    "os.urandom(4)": "ranks.once(os.urandom)(4)",
-    "matplotlib.pyplot.pause(5)": "ranks.once(matplotlib.pyplot.pause)(5)",
-}
-
-
-def test_one_process_fetches_data_before_the_others_read_them(small: Path) -> None:
-    text = SMALL.format(count=16, size=4)
-    brought = "from urllib.request import urlretrieve\n\nfrom sklearn.datasets import fetch_california_housing\n"
-    brought += "from torchvision.datasets import MNIST\nfrom torchvision.models import resnet18\n"
-    brought += "import timm\nimport skimage.io\nimport numpy\nimport os\nimport matplotlib.pyplot\n"
-    text = text.replace("import torch\n", f"{brought}import torch\n", 1)
-    asking = "".join(f"def fetched_{at}():\n    return {call}\n\n\n" for at, call in enumerate(FETCHED))
-    asking += "".join(f"fetched_{at}()\n" for at in range(len(FETCHED)))
-    new = rewritten_of(small, text.replace("model =", f"{asking}model =", 1))
-    for at, becomes in enumerate(FETCHED.values()):
-        assert f"def fetched_{at}():\n    return {becomes}\n" in new
-
-
-REFUSED = {
-    "`SystemRandom` gives each process": (
-        "import torch\n",
-        "import random\nimport torch\n\ndraw = random.SystemRandom()\n",
-    ),
-    "`WebDataset` gives each process": (
-        "import torch\n",
-        "import torch\nimport webdataset as wds\n\nread = wds.WebDataset('a.tar')\n",
-    ),
-}
 LAYERS = {
     "`x.max() > 1` in `Net` chooses": "if x.max() > 1:\n            x = self.more(x)\n        return x",
     "the model goes backward": "x = super().forward(x)\n        x.mean().backward()\n        return x",
 }
 
 
-@pytest.mark.parametrize("why", [*REFUSED, *LAYERS])
+@pytest.mark.parametrize("why", LAYERS)
 def test_what_no_run_would_show_is_refused(why: str, small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
     small.write_text(text)
-    assert "ranks.shared(model)" in rewritten(small)
-    if why in REFUSED:
-        old, new = REFUSED[why]
-        small.write_text(text.replace(old, new, 1))
-    else:
-        body = f"    def forward(self, x):\n        {LAYERS[why]}\n"
-        text = text.replace("torch.manual", f"class Net(nn.Linear):\n{body}\n\ntorch.manual")
-        small.write_text(text.replace("= nn.Linear(4, 1)", "= nn.Sequential(Net(), nn.BatchNorm1d(4))"))
+    assert "workers.shared(model)" in rewritten(small)
+    body = f"    def forward(self, x):\n        {LAYERS[why]}\n"
+    text = text.replace("torch.manual", f"class Net(nn.Linear):\n{body}\n\ntorch.manual")
+    small.write_text(text.replace("= nn.Linear(4, 1)", "= nn.Sequential(Net(), nn.BatchNorm1d(4))"))
     assert why in str(refused(small))
 
 
@@ -1146,12 +756,12 @@ def test_what_processes_share_stands_where_all_find_it(  # noqa: PLR0913
     root = small.parent
     (root / ".git").mkdir()
     for path, text in (
-        (script, head + SMALL.format(count=16, size=4) + "keep(model)\n"),
+        (script, head + SMALL.format(count=16, size=8) + "keep(model)\n"),
         (file, SAVES),
     ):
         (root / path).parent.mkdir(exist_ok=True)
         (root / path).write_text(text)
-    for place, text in applied(root / script).texts.items():
+    for place, text in applied(root / script, zero=1).texts.items():
         place.write_text(text)
     assert [each.relative_to(root) for each in root.rglob("ranks.py")] == [Path(beside)]
     assert "ranks.once(torch.save)" in (root / file).read_text()
@@ -1168,37 +778,6 @@ def test_what_processes_share_stands_where_all_find_it(  # noqa: PLR0913
     assert (root / "model.pt").exists()
 
 
-def test_a_file_without_imports_writes_once(small: Path, launcher: ranks.Server) -> None:
-    small.with_name("notes.py").write_text("def note(text):\n    with open('log', 'a') as f:\n        f.write(text)\n")
-    # a name that `leave` must not take for the module
-    small.write_text(
-        "import time\nfrom notes import note\nfrom time import time\n"
-        + SMALL.format(count=16, size=4)
-        + "note('done')\n"
-    )
-    for path, new in applied(small).texts.items():
-        path.write_text(new)
-    assert not launcher.run(small).error
-    assert small.with_name("log").read_text() == "done"
-
-
-def test_a_file_that_is_read_and_written_is_read_by_all(small: Path, launcher: ranks.Server) -> None:
-    lines = """\
-    with open("log.csv", "a+") as file:
-        file.seek(0)
-        if not file.read():
-            file.write("header\\n")
-        file.write("row\\n")
-        file.seek(0)
-        assert file.read().startswith("header")
-"""
-    small.with_name("log.csv").write_text("header\n")
-    small.write_text(rewritten_of(small, SMALL.format(count=16, size=4) + lines))
-    ran = launcher.run(small)
-    assert not ran.error, ran.error
-    assert small.with_name("log.csv").read_text() == "header\n" + 3 * "row\n"
-
-
 def test_a_generator_that_is_trained_by_what_it_gave_to_another_loop_is_shared(small: Path) -> None:
     """A loop in the loop trains the critic; the generator takes its step behind it, by the last pictures."""
     text = (FOLDER / "gan.py").read_text()
@@ -1209,50 +788,7 @@ def test_a_generator_that_is_trained_by_what_it_gave_to_another_loop_is_shared(s
     )
     text = text[:begins] + "        for _ in range(2):\n" + inner + text[ends:]
     text = text.replace("criterion(netD(fake), label)", "criterion(netD(fake), torch.ones(len(real)))")
-    assert "fake = ranks.shared(netG)(noise)" in rewritten_of(small, text)
-
-
-def test_what_a_logger_calls_is_no_call_of_all(small: Path, launcher: ranks.Server) -> None:
-    head = """\
-import logging
-import sys
-import textwrap
-from datetime import datetime
-
-import torch
-
-
-def now():
-    return str(datetime.now().year)
-
-
-class Dated(logging.Formatter):
-    def format(self, record):
-        return now() + " " + record.getMessage()
-
-
-handler = logging.StreamHandler(sys.stdout)
-handler.setFormatter(Dated())
-logging.getLogger().addHandler(handler)
-"""
-    text = SMALL.format(count=16, size=4).replace("import torch\n", head, 1)
-    small.write_text(rewritten_of(small, text + "logging.warning('done')\n"))
-    ran = launcher.run(small)
-    assert ran.out[0].split()[-1] == "done"
-    assert not ran.error, ran.error
-
-
-def test_all_wait_while_somebody_looks_at_a_window(small: Path) -> None:
-    text = SMALL.format(count=16, size=4)
-    assert "ranks.begin()" in rewritten_of(small, text)
-    text = rewritten_of(small, f"import matplotlib.pyplot as plt\n{text}plt.show()\n")
-    assert "ranks.once(plt.show)()" in text
-    written = "import cv2\n" + SMALL.format(count=16, size=4) + "cv2.VideoWriter('all.mp4', 0, 25, (64, 64))\n"
-    assert "cv2.VideoWriter(ranks.written('all.mp4', wait=False), 0" in rewritten_of(small, written)
-    assert "ranks.once(plt.show)()" in rewritten_of(
-        small, f"import matplotlib.pylab as plt\n{SMALL}plt.show()\n".format(count=16, size=4)
-    )
-    assert "ranks.begin(watched=True)" in text
+    assert "fake = workers.shared(netG)(noise)" in rewritten_of(small, text)
 
 
 def test_the_group_leaves_the_script_s_names_as_they_are(small: Path, launcher: ranks.Server) -> None:
@@ -1266,53 +802,14 @@ def test_the_group_leaves_the_script_s_names_as_they_are(small: Path, launcher: 
     assert (ran.out[0].splitlines()[-1], ran.error) == ("True True", "")
 
 
-def test_loaders_of_a_file_that_is_imported_are_made_in_front_of_the_group(small: Path, launcher: ranks.Server) -> None:
-    text = SMALL.format(count=16, size=4)
-    start = text.index("model =")
-    small.with_name("data.py").write_text(text[:start])
-    small.write_text("import torch\nfrom torch import nn\n\nfrom data import loader\n\n" + text[start:])
-    for path, new in applied(small).texts.items():
-        path.write_text(new)
-    ran = launcher.run(small)
-    assert (ran.out[0].splitlines(), ran.error) == (["epoch 0", "epoch 1", "epoch 2"], "")
-
-
-@pytest.mark.parametrize(("guard", "seeded"), [("if True:", False), ('if __name__ == "__main__":', False), ("", True)])
-def test_numbers_that_a_file_seeds_where_it_is_no_script_are_seeded_for_all(
-    small: Path, guard: str, *, seeded: bool
-) -> None:
-    seeds = "torch.manual_seed(0)\n"
-    text = SMALL.format(count=16, size=4).replace(seeds, "import seeding\n")
-    seeds = f"{guard}\n    {seeds}" if guard else seeds
-    small.with_name("seeding.py").write_text("import torch\n\n" + seeds)
-    assert ("ranks.begin()" in rewritten_of(small, text)) == seeded
-
-
-def test_loaders_draw_their_numbers_when_they_did_and_are_saved_as_what_they_were(
-    small: Path, launcher: ranks.Server
-) -> None:
-    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
-    loader = "loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)\n"
-    begun = "begun = iter(loader)\nprint(torch.rand(()).item(), len(begun))\nnext(begun)\n"
-    text = text.replace(loader, loader + begun, 1)
-    assert begun in text
-    small.write_text(text)
-    ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
-    saved = "torch.save(loader, 'loader.pt')\nassert type(torch.load('loader.pt', weights_only=False)) is DataLoader\n"
-    small.write_text(rewritten(small) + saved)
-    ran = launcher.run(small)
-    assert not ran.error, ran.error
-    assert [float(each) for each in ran.out[0].split()] == pytest.approx(ours, rel=1e-4)
-
-
 def test_a_call_in_a_call_that_is_shared_is_not_shared_again(small: Path, launcher: ranks.Server) -> None:
     text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "21")
     small.write_text(text)
     ours = [float(each) for each in launcher.run(small, 1).out[0].split()]
     text = rewritten(small)
-    assert "ranks.shared(model)(a)" in text
-    text = text.replace("ranks.shared(model)(a)", "ranks.shared(model.scores)(a)")
-    method = "    def scores(self, x):\n        return ranks.shared(self)(x)\n\n"
+    assert "workers.shared(model)(a)" in text
+    text = text.replace("workers.shared(model)(a)", "workers.shared(model.scores)(a)")
+    method = "    def scores(self, x):\n        return workers.shared(self)(x)\n\n"
     small.write_text(text.replace("    def encode(", f"{method}    def encode(", 1))
     ran = launcher.run(small)
     assert not ran.error, ran.error
@@ -1360,47 +857,12 @@ class Spread("""
     assert "computes the whole batch" not in as_by_one(small, launcher)
 
 
-def test_generators_are_seeded_however_they_are_imported(small: Path) -> None:
-    text = SMALL.format(count=16, size=4).replace(
-        "import torch\n", "import math, random, numpy as np\nimport torch\n", 1
-    )
-    assert 'ranks.begin(seeds=["random", "numpy"])' in rewritten_of(small, text)
-
-
-def test_loggers_of_the_others_are_silent(small: Path, launcher: ranks.Server) -> None:
-    small.with_name("loguru.py").write_text(
-        "import sys\n\n\nclass logger:\n    enable = disable = id\n"
-        "    remove = lambda: print('none', file=sys.stderr)\n"
-    )
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import sys, logging, loguru\nimport torch\n", 1)
-    small.write_text(rewritten_of(small, text + "logging.warning('done')\n"))
-    assert launcher.run(small).err == ("WARNING:root:done\n", "none\n")
-
-
-def test_a_run_of_hydra_has_one_folder(small: Path, launcher: ranks.Server) -> None:
-    """It is named by the clock, which is read once."""
-    core = small.parent / "hydra" / "core"
-    core.mkdir(parents=True)
-    core.joinpath("utils.py").write_text("from datetime import datetime\n")
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import sys\n\nimport hydra\nimport torch\n", 1)
-    shows = "import hydra.core.utils\nprint(hydra.core.utils.datetime.now(), file=sys.stderr)\n"
-    small.write_text(rewritten_of(small, text) + shows)
-    ran = launcher.run(small)
-    assert (ran.error, len(set(ran.err))) == ("", 1)
-    assert re.fullmatch(r"\d+-\d+-\d+ [\d:.]+", ran.err[0].strip())
-
-
-def test_a_project_s_own_loader_gives_all_the_same_batches(small: Path) -> None:
-    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
-    text = text.replace("class Net(", "class Endless(DataLoader):\n    pass\n\n\nclass Net(", 1)
-    text = text.replace("= DataLoader(", "= Endless(")
-    assert "loader = ranks.same(Endless)(" in rewritten_of(small, text)
-
-
 def test_data_are_not_preloaded_where_processes_share_them_out(small: Path) -> None:
     small.write_text(SMALL.format(count=4096, size=16))
     both = [each for each in registry.load() if each.name in ("preload-dataset", "ddp")]
-    found = pipeline.apply(small, Workspace(), both, Target(gpus=2), Risk.EQUIVALENT, trust=pipeline.Trust(likely=True))
+    found = pipeline.apply(
+        small, Workspace(), both, Target(gpus=2, zero=1), Risk.EQUIVALENT, trust=pipeline.Trust(likely=True)
+    )
     assert "DistributedSampler(" in found.texts[small]
     reasons = [each.why_not for each in found.report.findings if each.codemod == "preload-dataset"]
     assert reasons == ["several processes share out its samples by their numbers"]
@@ -1421,18 +883,18 @@ def test_a_batch_that_cannot_be_shared_out_is_an_error_that_says_so(small: Path,
         "torch.manual", "import sys\n\nsize = len(sys.argv) + 2\ntorch.manual", 1
     )
     small.write_text(text.replace("batch_size=3", "batch_size=size"))
-    small.write_text(rewritten(small))
+    small.write_text(shared_out(small))
     assert all("the batch size is no multiple of the number of processes" in each for each in launcher.run(small).err)
 
 
 def test_torchrun_s_processes_go_through_sets_in_one_order(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import sys\n\nimport torch\n", 1)
+    text = SMALL.format(count=16, size=8).replace("import torch\n", "import sys\n\nimport torch\n", 1)
     words = """\
 shown = ["set", *sorted(sys.argv[1:]), *set("a set of many words in no order".split())]
 sys.stderr.write(" ".join(shown) + "\\n")  # at once: both write to one place
 """
-    small.write_text(rewritten_of(small, text + words))
+    small.write_text(shared_out(small, text + words))
     done = started(small, "x y")
     assert done.returncode == 0
     shown = [line for line in done.stderr.splitlines() if line.startswith("set x y ")]
@@ -1449,15 +911,6 @@ def test_torchrun_s_processes_share_the_rows(small: Path) -> None:
     assert "computes the whole batch" not in done.stderr
 
 
-def test_torchrun_ends_all_where_one_is_killed(small: Path) -> None:
-    dying = '    import os\n    if os.environ.get("RANK") == "1":\n        os.kill(os.getpid(), 9)\n    print('
-    small.write_text(SMALL.replace("    print(", dying).format(count=16, size=4))
-    small.write_text(rewritten(small))
-    done = started(small)
-    assert done.returncode != 0
-    assert "SIGKILL" in done.stderr
-
-
 def test_workers_that_are_spawned_leave_no_group(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace("shuffle=True", "num_workers=1, multiprocessing_context='spawn'")
     head, loop = text.split("torch.manual_seed(0)", 1)
@@ -1468,60 +921,12 @@ def test_workers_that_are_spawned_leave_no_group(small: Path) -> None:
     assert "Exception ignored" not in done.stderr
 
 
-def test_a_bar_that_something_holds_is_shown_once(small: Path) -> None:
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import torch\nfrom tqdm import tqdm, trange\n", 1)
-    text = text.replace("for epoch", "bar = tqdm if device == 'cpu' else trange\nfor epoch")
-    text = text.replace("in loader", "in bar(loader)")
-    assert "bar(loader, disable=ranks.rank > 0)" in rewritten_of(small, text)
-
-
-def test_a_bar_that_is_written_to_a_file_is_written_once(small: Path) -> None:
-    text = SMALL.format(count=16, size=8).replace("import torch\n", "import torch\nfrom progress.bar import Bar\n", 1)
-    text = rewritten_of(small, text.replace("for epoch", "bar = Bar('Training', max=3)\nfor epoch"))
-    assert "Bar('Training', max=3, file=sys.stderr if ranks.rank == 0 else open(os.devnull, \"w\"))" in text
-
-
-@pytest.mark.parametrize("limit", ["time.time() - start > 60", "passed > 60"])
-def test_a_limit_of_time_is_one_for_all(limit: str, small: Path) -> None:
-    """Else one process stops, and saves, while the others wait for it in their next step."""
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import time\n\nimport torch\n", 1)
-    text = text.replace("for epoch", "start = time.time()\nfor epoch").replace(
-        "        loss =", "        LIMIT\n        loss ="
-    )
-    stops = "passed = time.time() - start\n        if LIMIT:\n            break".replace("LIMIT", limit)
-    found = rewritten_of(small, text.replace("LIMIT", stops))
-    assert "start = ranks.once(time.time)()" in found
-    assert "ranks.once(time.time)() - start" in found
-    found = rewritten_of(small, text.replace("LIMIT", stops.replace("break", "print(epoch)")))
-    assert "start = time.time()" in found
-    assert "passed = time.time() - start" in found
-
-
-def test_what_may_fail_in_one_process_is_waited_for_behind(small: Path, launcher: ranks.Server) -> None:
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import json\nimport os\n\nimport torch\n", 1)
-    text += """\
-try:
-    with open("kept/there.json", "w") as file:
-        json.dump([1], file)
-except OSError:
-    print("not kept")
-if os.path.exists("kept/there.json"):
-    print(json.load(open("kept/there.json")))
-"""
-    small.write_text(rewritten_of(small, text))
-    ran = launcher.run(small)
-    assert not ran.error, ran.error
-    assert ran.out[0].split()[-2:] == ["not", "kept"]
-    (small.parent / "kept").mkdir()
-    assert launcher.run(small).out[0].split()[-1] == "[1]"
-
-
 def test_noise_follows_the_seeds_of_the_script(small: Path, launcher: ranks.Server) -> None:
     """A figure that is always taken with the same noise, to compare it, is so by several processes as well."""
     text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
     text = text.replace("= Net()", "= Noisy()").replace("class Spread(", f"{NOISE}class Spread(", 1)
     asked = "for seed in (1, 1, 2):\n    torch.manual_seed(seed)\n"
-    asked += "    print(*(round(ranks.shared(model)(x[:8]).sum().item(), 4) for _ in range(9)))\n"
+    asked += "    print(*(round(workers.shared(model)(x[:8]).sum().item(), 4) for _ in range(9)))\n"
     small.write_text(rewritten_of(small, text) + asked)
     ran = launcher.run(small)
     assert not ran.error, ran.error
@@ -1567,28 +972,12 @@ def test_a_state_of_another_size_is_computed_whole(small: Path, launcher: ranks.
     as_by_one(small, launcher)
 
 
-def test_tables_in_a_file_are_written_into_one_of_each_process(small: Path) -> None:
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import h5py\nimport torch\n", 1)
-    text = rewritten_of(small, text + "h5py.File('a.h5', 'w').close()\nh5py.File('a.h5', 'r').close()\n")
-    assert "h5py.File(ranks.own_file('a.h5'), 'w')" in text
-    assert "h5py.File('a.h5', 'r')" in text
-
-
-def test_a_whole_graph_has_no_norms_over_processes(small: Path) -> None:
-    layers = "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))"
-    text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
-    text = text.replace("nn.Linear(4, 1)", f"torch.compile({layers})")
-    assert "ranks.shared(model)" in rewritten_of(small, text)
-    small.write_text(text.replace(f"{layers})", f"{layers}, fullgraph=True)"))
-    assert "`fullgraph=True` compiles no" in str(refused(small))
-
-
 def test_a_torch_that_may_not_be_there_is_torch(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
     head, rest = text.split("\n\n", 1)
     tried = "try:\n    " + head.replace("\n", "\n    ") + "\nexcept ImportError:\n    torch = None\n\n"
     found = rewritten_of(small, tried + rest + "torch.save(model, 'model.pt')\n")
-    assert "ranks.once(torch.save)(model, 'model.pt')" in found
+    assert "workers.shared(model)" in found
     assert "\nimport torch\n" not in found
 
 
@@ -1603,28 +992,21 @@ def test_a_script_that_is_imported_again_has_its_group_already(small: Path, laun
     assert ran.out[0].split()[-1] == "4"
 
 
-def test_a_tracker_s_mode_is_an_operand(small: Path) -> None:
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import torch\nimport wandb\n", 1)
-    text = text.replace("model =", "wandb.init(mode='online' if device == 'cuda' else 'disabled')\nmodel =", 1)
-    text = rewritten_of(small, text)
-    assert "mode=('online' if device == 'cuda' else 'disabled') if ranks.rank == 0 else \"disabled\")" in text
-
-
 def test_what_nothing_calls_is_no_reason_to_refuse(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace("squeeze(1), b)", "squeeze(1), b, reduction='sum')")
     text += "\n\ndef fit(wanted, hidden):\n    for _ in range(3):\n        (hidden - wanted).sum().backward()\n"
-    assert "ranks.shared(model)" in rewritten_of(small, text)
-    assert "ranks.shared(model)" in rewritten_of(small, text + "\n\nfit(x, x.clone().requires_grad_())\n")
+    assert "workers.shared(model)" in rewritten_of(small, text)
+    assert "workers.shared(model)" in rewritten_of(small, text + "\n\nfit(x, x.clone().requires_grad_())\n")
 
 
 def test_a_process_that_does_not_train_is_no_reason_to_refuse(small: Path) -> None:
     text = SMALL.format(count=16, size=4).replace("import torch\n", "import multiprocessing\nimport torch\n", 1)
     started_by = text.replace("torch.manual", "child = multiprocessing.Process(target=print)\ntorch.manual", 1)
-    assert "ranks.begin" in rewritten_of(small, started_by)
+    assert "workers.begin" in rewritten_of(small, started_by)
     head, loop = text.split("model = ")
     training = f"{head}def train():\n{textwrap.indent('model = ' + loop, '    ')}\n\n"
     small.write_text(training + "multiprocessing.Process(target=train).start()\n")
-    assert "ranks.begin" not in applied(small).texts.get(small, "")
+    assert "workers.begin" not in applied(small).texts.get(small, "")
 
 
 def test_what_a_trial_sets_is_put_back_whatever_its_shape(small: Path, launcher: ranks.Server) -> None:
@@ -1641,7 +1023,7 @@ def test_a_search_against_the_model_is_no_training_of_another_one(small: Path) -
     text = SMALL.format(count=16, size=8)
     text += "for a, b in loader:\n    a = a.clone().requires_grad_()\n"
     text += "    nn.functional.mse_loss(model(a).squeeze(1), b).backward()\n"
-    assert "ranks.shared(model)" in rewritten_of(small, text)
+    assert "workers.shared(model)" in rewritten_of(small, text)
 
 
 def test_imports_behind_the_training_are_none_of_the_helpers(small: Path, launcher: ranks.Server) -> None:
@@ -1649,58 +1031,6 @@ def test_imports_behind_the_training_are_none_of_the_helpers(small: Path, launch
     small.write_text(rewritten_of(small, text.replace("model = ", "import sys\n\nmodel = ", 1)))
     ran = launcher.run(small)
     assert (ran.error, ran.out[0].splitlines()) == ("", ["epoch 0", "epoch 1", "epoch 2", "types"])
-
-
-def test_numbers_of_the_host_travel_where_there_are_gpus(small: Path, launcher: ranks.Server) -> None:
-    """With a GPU, torch makes a group for that alone unless it is told of both."""
-    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
-    small.write_text(rewritten_of(small, text))
-    written_otherwise(small, '"cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"', '"cpu:gloo,cuda:gloo"')
-    assert not launcher.run(small).error
-
-
-CALLED = {
-    "sys.exit(3)": "SystemExit",
-    "raise Own(1, 2)": "Own RuntimeError",
-    "str(ranks.rank)": "0 0",
-    "lambda: None": "function None",
-    "ranks.once(str)(ranks.rank)": "0 0",
-}
-
-
-@pytest.mark.parametrize("body", CALLED)
-def test_what_one_calls_for_all_ends_for_all(body: str, small: Path, launcher: ranks.Server) -> None:
-    """Whatever it raises or gives, and whatever it calls."""
-    text = SMALL.format(count=16, size=8).replace("import torch\n", "import os\nimport sys\n\nimport torch\n", 1)
-    text += "torch.save(model.state_dict(), 'model.pt')\n"
-    asked = f"""
-class Own(Exception):
-    def __init__(self, one, other):
-        super().__init__(one)
-
-
-def asked():
-    {body if body.startswith("raise") else f"return {body}"}
-
-
-try:
-    got = ranks.once(asked)()
-    print(got if isinstance(got, str) or got is None else type(got).__name__, file=sys.stderr)
-except BaseException as error:
-    print(type(error).__name__, file=sys.stderr)
-"""
-    small.write_text(rewritten_of(small, text) + asked)
-    ran = launcher.run(small)
-    assert {each.split()[-1] for each in ran.err} == {*CALLED[body].split()}
-
-
-def test_a_process_that_ends_by_itself_is_not_waited_for(small: Path) -> None:
-    ending = '    import os\n    if os.environ.get("RANK") == "1":\n        raise SystemExit(3)\n    print('
-    small.write_text(rewritten_of(small, SMALL.replace("    print(", ending).format(count=16, size=4)))
-    written_otherwise(small, "(2 if failed else 60)", "1")
-    done = started(small)
-    assert done.returncode != 0
-    assert "exitcode  : 3" in done.stderr
 
 
 def test_a_choice_that_only_an_evaluation_makes_is_no_reason_to_refuse(small: Path) -> None:
@@ -1724,21 +1054,11 @@ class Net(nn.Linear):
 torch.manual"""
     layers = layers.replace("        return self.search(x)", "        else:\n            return self.search(x)")
     text = text.replace("torch.manual", layers).replace("= nn.Linear(4, 1)", "= Net()")
-    assert "ranks.shared(model)" in rewritten_of(small, text)
+    assert "workers.shared(model)" in rewritten_of(small, text)
     chosen = text.replace("if self.training:", "if not self.training:")
-    assert "ranks.shared(model)" in rewritten_of(small, chosen)
+    assert "workers.shared(model)" in rewritten_of(small, chosen)
     small.write_text(chosen.replace("= Net()", "= nn.Sequential(Net(), nn.BatchNorm1d(1))"))
     assert "chooses by the rows" in str(refused(small))
-
-
-def test_a_generator_that_nobody_seeds_is_that_of_the_first_process(small: Path, launcher: ranks.Server) -> None:
-    text = SMALL.format(count=16, size=4).replace("import torch\n", "import os\nimport numpy\nimport torch\n", 1)
-    drawn = "drawn = numpy.random.default_rng().random()\n"
-    small.write_text(rewritten_of(small, text + drawn) + "os.mkdir(f'{ranks.rank}_{drawn}')\n")
-    assert not launcher.run(small).error
-    drawn_by = [each.name.partition("_")[::2] for each in small.parent.glob("?_0.*")]
-    assert {rank for rank, _ in drawn_by} == {"0", "1"}
-    assert len({number for _, number in drawn_by}) == 1
 
 
 def with_forward(body: str) -> str:
@@ -1768,9 +1088,10 @@ return answer
 def test_what_a_model_counts_and_chooses_is_that_of_all(small: Path, launcher: ranks.Server) -> None:
     small.write_text(with_forward(FORWARD))
     assert "computes the whole batch" not in as_by_one(small, launcher)
-    for body in (COUNTING, CHOOSING):
-        small.write_text(with_forward(body))
-        assert "computes the whole batch" in as_by_one(small, launcher)
+    small.write_text(with_forward(COUNTING))
+    assert "computes the whole batch" in as_by_one(small, launcher)
+    small.write_text(with_forward(CHOOSING))
+    as_by_one(small, launcher)
 
 
 def test_layers_that_the_first_call_makes_are_shared_from_then_on(small: Path, launcher: ranks.Server) -> None:
@@ -1828,22 +1149,6 @@ def test_models_go_after_each_other_in_sixteen_bits(small: Path, launcher: ranks
     small.write_text(rewritten_of(small, text))
     ran = launcher.run(small)
     assert (ran.error, "computes the whole batch" in ran.err[0]) == ("", False)
-
-
-def test_gradients_that_no_shared_call_saw_are_averaged_in_front_of_a_step(small: Path, launcher: ranks.Server) -> None:
-    """Each process rounds its own way; here it is as if by a hundredth."""
-    text = with_forward("return self.decode(self.encode(x))\n")
-    text = text.replace("model(a), b)", "model(a), b) + uneven * eval('net(a)').pow(2).mean()")
-    text = text.replace("state = None", "state = None\nuneven = 1 + int(os.environ.get('RANK', 0)) / 100")
-    shown = "print([each.sum().item() for each in net.parameters()], file=sys.stderr)\n"
-    small.write_text(rewritten_of(small, "import os\nimport sys\n" + text) + shown)
-    ran = launcher.run(small)
-    one, other = (each.strip().splitlines()[-1] for each in ran.err)
-    assert (ran.error, one) == ("", other)
-    assert one.startswith("[")
-    assert "the whole batch" not in ran.err[0]
-    small.write_text(small.read_text().replace("ranks.shared(model)(a)", "eval('model(a)')"))
-    assert launcher.run(small).err[0].count("whole batch of what Adam trains: where it is called was not followed") == 1
 
 
 CHANGING = {
@@ -1904,32 +1209,7 @@ def test_what_other_settings_would_call_is_shared_too(small: Path) -> None:
     text = text.replace("optimizer.zero", branch)
     made = "SETTINGS = {'twice': False}\nother = torch.nn.Linear(4, 4)\ntorch.manual"
     new = rewritten_of(small, text.replace("torch.manual", made, 1))
-    assert "loss += ranks.shared(model)(a).mean() + ranks.shared(other)(a).mean()" in new
-
-
-def test_batches_are_compared_by_all_that_is_in_them(small: Path, launcher: ranks.Server) -> None:
-    text = SMALL.format(count=16, size=4).replace(
-        "x = torch.randn(16, 4)", "x = torch.randn(16, 4)\nx[3, 2] = float('nan')\n"
-    )
-    text = text.replace("for a, b in loader", "for a, b, *more in loader").replace(
-        "shuffle=True", "shuffle=True, collate_fn=together"
-    )
-    own = "def together(batch):\n    both = torch.utils.data.default_collate(batch)\n"
-    own += "    return *both, torch.ones(2, dtype=torch.complex64), MORE\n\n\ntorch.manual"
-    text = (
-        rewritten_of(small, text.replace("torch.manual", own, 1)) + "print(loader.differ, more[-1], file=sys.stderr)\n"
-    )
-    text = f"import sys\n{text}"
-    for more, differ in (
-        ("'text'", "False text"),
-        ("f'text {ranks.rank}'", "True text 0"),
-        ("numpy.array([1.0 * ranks.rank])", "True [0.]"),
-    ):
-        small.write_text("import numpy\n" + text.replace("MORE", more))
-        ran = launcher.run(small)
-        assert ran.error == ""
-        assert [each.strip().splitlines()[-1] for each in ran.err] == [differ, differ]
-        assert "Casting complex values" not in ran.err[0]
+    assert "loss += workers.shared(model)(a).mean() + workers.shared(other)(a).mean()" in new
 
 
 def test_a_script_that_another_one_starts_has_no_group(small: Path) -> None:
@@ -1940,52 +1220,6 @@ def test_a_script_that_another_one_starts_has_no_group(small: Path) -> None:
     command, env = [sys.executable, small.name], {**os.environ, **torchrun_s}
     ran = subprocess.run(command, cwd=small.parent, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert "torchrun has to start the script itself" in ran.stderr
-
-
-def test_one_that_fails_alone_saves_and_waits_for_nobody(small: Path) -> None:
-    text = SMALL.format(count=16, size=4).replace(
-        "    print(", "    if epoch == 1 and os.environ.get('RANK', '0') == '0':\n        WHY\n    print("
-    )
-    text = tried(text, "KEPT:\n    torch.save(model.state_dict(), 'kept.pt')\n")
-    interrupt = "os.kill(os.getpid(), 2)"
-    both = []
-    for why, kept in (("raise MemoryError", "finally"), (interrupt, "except KeyboardInterrupt")):
-        both.append(small.parent / kept / small.name)
-        both[-1].parent.mkdir()
-        both[-1].write_text(rewritten_of(both[-1], text.replace("WHY", why).replace("KEPT", kept)))
-        written_otherwise(both[-1], "time.monotonic() + 300", "time.monotonic() + 1")
-    with ThreadPoolExecutor() as pool:  # they wait for most of the time
-        list(pool.map(started, both))
-    assert all((each.parent / "kept.pt").exists() for each in both)
-
-
-@pytest.mark.parametrize(
-    ("option", "becomes"),
-    [
-        ("'-d', '--device', default='cpu'", "'-d', '--device', type=ranks.visible, default='cpu'"),
-        ("'--on', type=str, dest='device'", "'--on', type=ranks.visible, dest='device'"),
-        ("'--device', choices=['cpu', 'cuda']", "'--device', choices=['cpu', 'cuda']"),
-        ("'--lr', default='0.1'", "'--lr', default='0.1'"),
-    ],
-)
-def test_an_option_s_gpu_is_the_one_that_a_process_sees(option: str, becomes: str, small: Path) -> None:
-    text = SMALL.format(count=16, size=4).replace("nn.Linear(4, 1)", "nn.Linear(4, 1).to(where)")
-    head = (
-        f"parser = argparse.ArgumentParser()\nparser.add_argument({option})\nargs = parser.parse_args()\n"
-        f"where = {'device' if 'lr' in option else 'args.device'}\ntorch.manual"
-    )
-    text = text.replace("torch.manual", head, 1).replace("import torch\n", "import argparse\nimport torch\n", 1)
-    assert f"add_argument({becomes})" in rewritten_of(small, text)
-
-
-def test_a_gpu_that_settings_name_is_the_one_that_a_process_sees(small: Path) -> None:
-    small.with_name("settings.json").write_text('{"device": "cuda:1"}')
-    made = "import json\nsettings = json.load(open('settings.json'))\ntorch.manual"
-    text = SMALL.format(count=16, size=4).replace("torch.manual", made, 1)
-    text = text.replace("in loader:", "in loader:\n        a = torch.ones(4, 4, device=settings['device'])")
-    new = rewritten_of(small, text.replace("nn.Linear(4, 1)", "nn.Linear(4, 1).to(settings['device'])"))
-    assert "torch.ones(4, 4, device=ranks.visible(settings['device']))" in new
-    assert "nn.Linear(4, 1).to(ranks.visible(settings['device']))" in new
 
 
 def test_a_mean_over_other_things_than_rows_is_told_where_nothing_was_learnt(
@@ -2005,24 +1239,6 @@ def test_a_mean_over_other_things_than_rows_is_told_where_nothing_was_learnt(
         assert (ran.error, "computes the whole batch" in ran.err[0]) == ("", whole)
 
 
-def test_a_batch_that_each_computes_whole_is_normalised_by_each(small: Path, launcher: ranks.Server) -> None:
-    """And all go on with what the first GPU has; here, these are said to be ones."""
-    body = "self.kept, uneven = x, int(os.environ.get('RANK', 0)) / 1e3\n"
-    text = with_forward(body + "return self.idle(self.decode(self.encode(x))) + uneven * x[:, :3]\n")
-    text = "import os\nimport sys\n" + text.replace(
-        "nn.Linear(8, 3), nn.Linear(8, 3)", "nn.Linear(8, 3), nn.BatchNorm1d(3)", 1
-    )
-    text = rewritten_of(small, text) + "print(shown, model.idle.running_var.tolist(), file=sys.stderr)\n"
-    small.write_text(text)
-    written_otherwise(small, "next(owner.parameters()).is_cuda", "True")
-    written_otherwise(small, "each.is_cuda and", "")
-    ran = launcher.run(small)
-    one, other = (each.strip().splitlines()[-1] for each in ran.err)
-    assert (ran.error, one) == ("", other)
-    assert one.startswith("[")
-    assert "computes the whole batch" in ran.err[0]
-
-
 def test_what_a_model_writes_into_what_it_is_given_is_that_of_the_batch(small: Path, launcher: ranks.Server) -> None:
     text = with_forward("told['mean'] = x.mean().item()\nreturn self.decode(self.encode(x))\n")
     text = text.replace("def forward(self, x):", "def forward(self, x, told):", 1).replace("model(a)", "model(a, told)")
@@ -2031,64 +1247,13 @@ def test_what_a_model_writes_into_what_it_is_given_is_that_of_the_batch(small: P
     assert "computes the whole batch" in as_by_one(small, launcher)
 
 
-def test_what_is_differentiated_twice_on_a_gpu_is_said_to_be_computed_whole(
-    small: Path, launcher: ranks.Server
-) -> None:
-    text = with_forward("return self.idle(self.decode(self.encode(x)))\n")
-    text = text.replace("nn.Linear(8, 3), nn.Linear(8, 3)", "nn.Linear(8, 3), nn.BatchNorm1d(3)", 1)
-    text = text.replace("optimizer.zero_grad()", "loss.backward(create_graph=True)\n        optimizer.zero_grad()")
-    small.write_text(rewritten_of(small, text))
-    written_otherwise(small, "next(owner.parameters()).is_cuda", "True")
-    ran = launcher.run(small)
-    assert (ran.error, ran.err[0].count("each process computes the whole batch of Net")) == ("", 1)
-
-
-def test_a_writer_that_writes_nothing_closes_figures_as_others_do(small: Path, launcher: ranks.Server) -> None:
-    for name in ("matplotlib", "tensorboardX"):
-        (small.parent / name).mkdir()
-        (small.parent / name / "__init__.py").write_text(
-            "import torch\n\nclass SummaryWriter:\n    add_figure, logdir = print, 'runs'\n"
-            "    def add_graph(self, model, x):\n        torch.jit.trace(model.eval(), x, check_trace=True)\n"
-        )
-    (small.parent / "matplotlib" / "pyplot.py").write_text("closed = []\nclose = closed.append\n")
-    text = "import sys\nimport matplotlib.pyplot\nfrom tensorboardX import SummaryWriter\n" + SMALL.format(
-        count=16, size=4
-    )
-    text += "writer = SummaryWriter()\nwriter.add_figure('one', ['a figure'])\n"
-    text += "class Noisy(nn.Linear):\n    def forward(self, x):\n        return torch.rand_like(x)\n\n"
-    text += "writer.add_graph(Noisy(1, 1), x)\nprint(torch.rand(1).item(), file=sys.stderr)\n"
-    text += "print('in', writer.logdir, file=sys.stderr)\nprint(matplotlib.pyplot.closed, file=sys.stderr)\n"
-    small.write_text(rewritten_of(small, text))
-    ran = launcher.run(small)
-    assert (ran.error, [each.split()[-1] for each in ran.err]) == ("", ["[]", "figure']"])
-    assert len({each.strip().splitlines()[-3] for each in ran.err}) == 1  # what traces a model draws its numbers
-
-
-def test_a_log_that_is_open_already_is_waited_for_by_nobody(small: Path, launcher: ranks.Server) -> None:
-    opens = """\
-import logging
-import os
-
-def log():
-    logger = logging.getLogger("own")
-    if not any(each.baseFilename == os.path.abspath("own.log") for each in logger.handlers):
-        logger.addHandler(logging.FileHandler("own.log"))
-
-
-log()
-log()
-torch.manual"""
-    small.write_text(rewritten_of(small, SMALL.format(count=16, size=4).replace("torch.manual", opens, 1)))
-    assert launcher.run(small).error == ""
-
-
 def test_all_save_where_the_first_process_decides_to(small: Path) -> None:
     """By an evaluation that each GPU rounds its own way."""
     text = SMALL.format(count=16, size=8).replace("for epoch", "best = 9.0\nfor epoch")
     text += "    with torch.no_grad():\n        held = nn.functional.mse_loss(model(x).squeeze(1), x.sum(1)).item()\n"
     text += "    if held < best:\n        best = held\n        save_checkpoint()\n"
     save = "def save_checkpoint():\n    torch.save(model.state_dict(), 'a.pt')\n\n\ntorch.manual"
-    new = rewritten_of(small, text.replace("torch.manual", save, 1))
+    new = shared_out(small, text.replace("torch.manual", save, 1))
     assert "DistributedSampler" in new
     assert "if ranks.agreed(held < best):" in new
 
@@ -2096,54 +1261,155 @@ def test_all_save_where_the_first_process_decides_to(small: Path) -> None:
 def test_trainings_one_after_another_do_the_same(small: Path) -> None:
     head, _, rest = SMALL.format(count=16, size=8).partition("x = torch.randn")
     several = f"{head}for number in range(2):\n" + textwrap.indent("x = torch.randn" + rest, "    ")
-    assert "DistributedSampler" in rewritten_of(small, head + "x = torch.randn" + rest)
-    assert "ranks.shared(model)" in rewritten_of(small, several)
+    assert "DistributedSampler" in shared_out(small, head + "x = torch.randn" + rest)
+    assert "workers.shared(model)" in shared_out(small, several)
 
 
-def test_after_an_interrupt_each_process_goes_on_by_itself(small: Path) -> None:
-    text = SMALL.format(count=16, size=8).replace(
-        "    print(", "    if os.environ.get('RANK', '0') == '0':\n        os.kill(os.getpid(), 2)\n    print("
-    )
-    text = tried(text, "except KeyboardInterrupt:\n    print('stopped')\n")
-    small.write_text(
-        rewritten_of(small, text + "print('loss', nn.functional.mse_loss(model(x).squeeze(1), x.sum(1)).dim())\n")
-    )
-    assert started(small).stdout.splitlines() == ["stopped", "loss 0"]
+def test_what_one_saves_and_fetches_is_there_for_all(small: Path) -> None:
+    text = SMALL.format(count=16, size=8).replace("import torch\n", "import os\nimport torch\n", 1)
+    text = text.replace("device =", "os.makedirs('kept', exist_ok=True)\ndata = MNIST('data', download=True)\ndevice =")
+    text = "from torchvision.datasets import MNIST\n" + text + "torch.save(model.state_dict(), 'kept/model.pt')\n"
+    new = shared_out(small, text)
+    assert "ranks.once(os.makedirs)('kept', exist_ok=True)" in new
+    assert "ranks.first(MNIST)('data', download=True)" in new
+    assert "ranks.once(torch.save)(model.state_dict(), 'kept/model.pt')" in new
 
 
-def test_a_seed_by_chance_is_one_for_all(small: Path, launcher: ranks.Server) -> None:
-    text = SMALL.format(count=16, size=4).replace("torch.manual", "random.seed()\nnp.random.seed()\ntorch.manual", 1)
-    text = text.replace("import torch\n", "import random\nimport sys\n\nimport numpy as np\nimport torch\n", 1)
-    text += "drawn = torch.Generator()\ndrawn.seed()\ntorch.seed()\n"
-    text += "print(torch.rand(1, generator=drawn), torch.rand(1), file=sys.stderr)\n"
-    shows = "print(random.random(), np.random.rand(), torch.rand(1), file=sys.stderr)\n"
-    small.write_text(rewritten_of(small, text) + shows)
-    ran = launcher.run(small)
-    assert (ran.error, len(set(ran.err))) == ("", 1)
+BESIDE = {
+    "open('log.txt', 'w')": True,
+    "open('log.txt')": False,
+    "torch.optim.lr_scheduler.StepLR(optimizer, 1).step()": False,
+    "model.eval()": False,
+    "print(time.time())": False,
+    "numpy.savetxt('a.txt', x)": True,
+    "datetime.datetime.now()": True,
+    "numpy.random.default_rng()": True,
+    "numpy.random.default_rng(0)": False,
+    "random.seed()": True,
+    "random.seed(0)": False,
+    "input('which? ')": True,
+    "frame.to_csv('a.csv')": True,
+    "torch.utils.tensorboard.SummaryWriter()": True,
+    "os.environ.update(CUDA_VISIBLE_DEVICES='1')": True,
+    "model.to('cuda:1')": True,
+}
 
 
-def test_loaders_end_where_that_of_the_first_process_does(small: Path, launcher: ranks.Server) -> None:
-    text = SMALL.format(count=24, size=4).replace("import torch\n", "import os\nimport sys\n\nimport torch\n", 1)
-    text = text.replace("loader =", "many = COUNT\nx = x[:many]\nloader =", 1)
-    for mine, theirs in ((16, 24), (24, 16)):
-        counted = text.replace("COUNT", f"{mine} if os.environ.get('RANK', '0') == '0' else {theirs}")
-        small.write_text(rewritten_of(small, counted) + "print(len([*loader]), file=sys.stderr)\n")
-        ran = launcher.run(small)
-        assert (ran.error, [each.split()[-1] for each in ran.err]) == ("", [str(mine // 4)] * 2)
+@pytest.mark.parametrize("does", BESIDE)
+def test_what_one_process_has_to_do_is_left_to_one(does: str, small: Path) -> None:
+    """A script that does more beside its training than to print and to save is run by one process."""
+    head = "import datetime\nimport os\nimport random\nimport time\n\nimport numpy\nimport torch\n"
+    text = SMALL.format(count=16, size=8).replace("import torch\n", head, 1) + f"{does}\n"
+    assert ("workers.shared(model)" in shared_out(small, text)) == BESIDE[does]
 
 
-def test_what_is_printed_shown_or_started_is_so_once(small: Path) -> None:
-    """In front of the imports; by tqdm, which asks the environment as it is imported; as a program of one process."""
-    shows = "import os\nimport sys\n\nif not os.environ.get('TQDM_DISABLE'):\n    print('a bar', file=sys.stderr)\n"
-    small.with_name("showing.py").write_text(shows)
-    child = "import os; print('one of', os.environ.get('WORLD_SIZE', 1))"
-    text = "import os\nimport subprocess\nimport sys\n\nprint('begins')\nimport showing\n" + SMALL.format(
-        count=16, size=4
-    )
-    text += f"subprocess.run([sys.executable, '-c', {child!r}])\nprint('of', os.environ['WORLD_SIZE'])\n"
+def test_processes_name_their_gpus_alike(small: Path, launcher: ranks.Server) -> None:
+    """What the script calls its first GPU is another one in each."""
+    text = SMALL.format(count=16, size=4)
     small.write_text(rewritten_of(small, text))
-    done = started(small)
-    said = [each for each in done.stdout.splitlines() if "epoch" not in each]
-    assert sorted(said) == ["begins", "of 2", "one of 1"]
-    assert done.stderr.count("a bar") == 1
-    assert "ranks.begin" in rewritten_of(small, "print('begins')\nimport os\n" + SMALL.format(count=16, size=4))
+    joined = "import os, sys, torch\n\ndef joined(*given, **told):\n"
+    joined += "    print(os.environ['CUDA_VISIBLE_DEVICES'], file=sys.stderr, flush=True)\n    os._exit(0)\n\n"
+    joined += "os.environ['CUDA_VISIBLE_DEVICES'] = '4,7,9'\ntorch.distributed.init_process_group = joined\n"
+    assert [each.strip() for each in launcher.run(small, before=joined).err] == ["4,7,9", "7,9,4"]
+
+
+def test_torchrun_ends_all_where_one_is_killed(small: Path) -> None:
+    paths = [small.parent / name / small.name for name in ("workers", "ranks")]
+    for path, write in zip(paths, (rewritten_of, shared_out), strict=True):
+        path.parent.mkdir()
+        path.write_text(write(path, SMALL.format(count=16, size=8)))
+    text, killed = paths[0].with_name("workers.py").read_text(), "    if rank > 0:\n        os.kill(os.getpid(), 9)\n"
+    paths[0].with_name("workers.py").write_text(
+        text.replace("    if rank > 0:\n        set_chances(chance)\n", killed, 1)
+    )
+    dying = "    import os\n    if os.environ.get('RANK') == '1':\n        os.kill(os.getpid(), 9)\n    print("
+    paths[1].write_text(paths[1].read_text().replace("    print(", dying))
+    with ThreadPoolExecutor() as pool:
+        for done in pool.map(started, paths):
+            assert done.returncode != 0
+            assert "SIGKILL" in done.stderr
+
+
+def test_one_that_fails_or_is_interrupted_saves(small: Path) -> None:
+    """After an interrupt in a call that is shared it goes on alone; else the others go on with it."""
+    text = SMALL.format(count=16, size=4).replace("    print(", "    if epoch == 1:\n        WHY\n    print(")
+    text = tried(text, "KEPT:\n    torch.save(model.state_dict(), 'kept.pt')\n    print(model(x).sum().dim())\n")
+    inside = "model.register_forward_hook(lambda *_: os.kill(os.getpid(), 2)); model(x)"
+    paths = []
+    for number, (why, kept) in enumerate(
+        (("raise MemoryError", "finally"), ("os.kill(os.getpid(), 2)", "except KeyboardInterrupt"), (inside, "finally"))
+    ):
+        paths.append(small.parent / str(number) / small.name)
+        paths[-1].parent.mkdir()
+        paths[-1].write_text(rewritten_of(paths[-1], text.replace("WHY", why).replace("KEPT", kept)))
+    with ThreadPoolExecutor() as pool:  # they wait for most of the time
+        done = list(pool.map(started, paths))
+    assert all((each.parent / "kept.pt").exists() for each in paths)
+    assert [each.stdout.split()[-1] for each in done[:2]] == ["0", "0"]
+
+
+KEEPING = """\
+import threading
+
+
+class Own(Net):
+    def __init__(self):
+        super().__init__()
+        self.lock, self.log, self.half = threading.Lock(), open("log.txt", "a"), lambda x: x / 2
+        self.chance = torch.Generator()
+        self.body = nn.utils.parametrizations.weight_norm(self.body)
+        self.head = nn.utils.spectral_norm(self.head)
+
+    def encode(self, x):
+        return self.half(super().encode(x))
+
+
+class Spread("""
+
+
+def test_what_a_model_keeps_is_no_reason_to_compute_it_whole(small: Path, launcher: ranks.Server) -> None:
+    """Locks, files and functions without a name, and weights that are computed of others."""
+    text = TRAINING.replace("class Spread(", KEEPING, 1).replace("= Net()", "= Own()").replace("COUNT", "24")
+    small.write_text(text.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1))
+    assert "computes the whole batch" not in as_by_one(small, launcher)
+
+
+def test_processes_have_a_model_as_it_is(small: Path, launcher: ranks.Server) -> None:
+    """Whatever has changed it: a file, its data, its mode, what is trained of it, what it is told, another layer."""
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
+    text = text.replace("self.body(x).tanh()", "F.dropout(self.body(x).tanh() * self.much, 0.5, not self.training)")
+    text = text.replace("= Net()", "= Net()\nmodel.much = 1").replace("shown.append(loss.item())", "shown.append(0)", 1)
+    shows = "graded = [each.grad for each in model.parameters() if each.grad is not None]\n"
+    shows += "print(model(x).sum().item(), sum(each.abs().sum().item() for each in graded))\n"
+    changes = (
+        "model.load_state_dict({name: 0.5 * each for name, each in model.state_dict().items()})",
+        "for each in model.parameters(): each.data.mul_(1.1)",
+        "model.much = 2",
+        "model.requires_grad_(False)\nmodel.head.requires_grad_()",
+        "model.body = nn.Linear(6, 8, bias=False)",
+        "with torch.inference_mode(): print(model(x).sum().item())",
+        "model.load_state_dict(torch.load('kept.pt'), strict=False)",
+    )
+    text += "torch.save(model.state_dict(), 'kept.pt')\n"
+    for each in changes:
+        text += f"{each}\noptimizer.zero_grad()\nF.cross_entropy(model(x), y).backward()\n{shows}"
+    small.write_text(text)
+    assert "computes the whole batch" not in as_by_one(small, launcher)
+
+
+def test_workers_keep_nothing_of_what_is_gone(small: Path, launcher: ranks.Server) -> None:
+    """Calls that nobody goes backward through any more, and models."""
+    text = TRAINING.replace("STEP\n", "loss = F.cross_entropy(model(a), b)\n", 1).replace("COUNT", "24")
+    head, loop = text.split("model = Net()")
+    text = f"{head}for fold in range(3):\n" + textwrap.indent(f"model = Net(){loop}", "    ")
+    small.write_text(rewritten_of(small, text) + "workers.shared(model)(x)\n")
+    written_otherwise(
+        small,
+        '        if command == "end":\n',
+        '        if command == "end":\n'
+        "            print(len(Task.open), len(Task.models), file=sys.stderr, flush=True)\n",
+    )
+    ran = launcher.run(small)
+    assert not ran.error, ran.error
+    open_calls, models = map(int, ran.err[1].split()[-2:])
+    assert (open_calls <= 2, models <= 2) == (True, True)

@@ -360,7 +360,7 @@ def test_two_processes_settle_whether_a_batch_can_be_shared_out(shared: bool, tm
     assert apart != SHARED
     script.write_text(SHARED if shared else apart, encoding="utf-8")
     chosen = [each for each in registry.load() if each.name == "ddp"]
-    target, trust = Target(gpus=2), pipeline.Trust(likely=True)
+    target, trust = Target(gpus=2, zero=1), pipeline.Trust(likely=True)
     texts = pipeline.apply(script, Workspace(), chosen, target, Risk.EQUIVALENT, trust=trust).texts
     texts = {path: text.encode() for path, text in texts.items()}
     stage = Stage("ddp", Risk.EQUIVALENT, texts, assumes=(assumptions.SHARED_OUT,), processes=True)

@@ -307,7 +307,8 @@ def added_switches(before: Mapping[Path, bytes], after: Mapping[Path, bytes]) ->
     """The calls, keywords and settings that a stage added or gave another value, one per line; none handed on."""
     added: Counter[str] = Counter()
     for path, new in after.items():
-        added += Counter(_switches(new)) - Counter(_switches(before.get(path, b"")))
+        if before.get(path):  # a new file switches nothing on that its callers do not ask for
+            added += Counter(_switches(new)) - Counter(_switches(before[path]))
     return "\n".join(added)
 
 

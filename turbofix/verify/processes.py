@@ -67,7 +67,7 @@ def judge(
     uneven = {place for log in logs for place, row in enumerate(log["rows"]) if row["uneven"]}
     ours = _even({**original, "layers": _layers(original)}, uneven)
     theirs = [_even(log, uneven) for log in _as_one(original, logs)]
-    alone = any(name.startswith("BatchNorm") for name in logs[0]["layers"])
+    alone = len(logs) > 1 and any(name.startswith("BatchNorm") for name in logs[0]["layers"])
     found = (
         _first([ours] * len(logs), theirs, tolerance, alone=alone)
         or (None if alone else _inexact(theirs, tolerance, turned))
@@ -382,6 +382,8 @@ def _reached(original: Log, logs: Sequence[Log], whose: str) -> list[str]:
     figure = f"largest relative difference {_small(worst)}" if worst else "bit for bit"
     told = f"{figure} over {len(logs[0]['rows'])} steps"
     notes = [f"run as {len(logs)} processes{over}: the gradients and updates of {many} are {whose} ({told})"]
+    if len(logs) == 1:
+        notes = [f"run as several processes{over}, of which one trains: its gradients and updates are {whose} ({told})"]
     going = [rank for rank, log in enumerate(logs) if log["end"]["how"] != "finished"]
     if going and original["end"]["how"] == "finished":
         places = [f"rank {rank}{_at(logs[rank]['end'].get('line'))}" for rank in going]
@@ -395,4 +397,5 @@ def _printed_otherwise(
     lines = printed.read_lines(logs[0]["lines"])
     differing = printed.compare_printed(before, lines, tolerance.printed, all_lines=False, decisions=False)
     if differing is not None:
-        yield f"rank 0 prints what it knows of its own share: {differing}"
+        of = "what it knows of its own share" if len(logs) > 1 else "otherwise"
+        yield f"rank 0 prints {of}: {differing}"

@@ -112,56 +112,28 @@ class Parallel:
     """A training of one process, and all that has to change in it for several.
 
     ``beside`` is the file that holds what they share. ``shared`` is what is called of the models of which each process
-    computes its rows (``normed``: they have batch normalisation, ``synchronised``: batch normalisation can be done over
-    all processes); ``same`` are the classes of loaders, whose batches may differ. ``copied`` are calls of
-    ``DataParallel``. ``models`` and ``loaders`` are those of a training whose data are shared out, ``apart`` the
-    generators of which each process then has its own. ``made`` is what is called by one process for all, ``fetching``
-    what is called by one first; ``opened`` are the names of files that are written (``logs``: until the end;
-    ``settled``: in statements behind which they may be read), ``both`` those of files that are read as well,
-    ``receivers`` paths that open themselves, ``writers`` calls that make a writer of logs, ``disabled`` those that
-    begin a tracker's run, ``bars`` and ``streams`` progress bars, ``metrics`` those of torchmetrics, ``shown`` calls
-    that open a window, ``contexts`` those that log while a block runs. ``indexed`` is what may name another GPU than
-    the first, each with what it becomes, ``hiding`` statements that hide some. ``unseeded`` are the generators that
-    nobody seeds, ``decisions`` expressions that decide over the rest of the training, where processes may differ.
-    ``loggers`` are the libraries by which it logs messages, or names its folders. ``owner`` is Accelerate's object,
-    which wraps and shares out: ``unwraps`` are models whose weights are then saved or loaded.
+    computes its rows for the one that runs the script; ``normed``: they have batch normalisation. ``copied`` are calls
+    of ``DataParallel``. ``by_shares``: how all run the script instead, each on its share of the data, if they can:
+    ``models`` and ``loaders`` are what is shared out then, ``apart`` the generators of which each process has its own,
+    ``made`` what is called by one process for all, ``fetching`` what is called by one first, ``bars`` progress bars,
+    and ``decisions`` expressions that decide over the rest of the training, where processes may differ.
     """
 
     loop: Site
     beside: Beside | None = None
     models: tuple[Wrapped, ...] = ()
     copied: tuple[Site, ...] = ()
-    same: tuple[Site, ...] = ()
     loaders: tuple[Divided, ...] = ()
     totals: tuple[Totals, ...] = ()
     buffers: tuple[tuple[Site, str], ...] = ()
     shared: tuple[Site, ...] = ()
     normed: bool = False
-    synchronised: bool = False
     made: tuple[Site, ...] = ()
     fetching: tuple[Site, ...] = ()
-    settled: tuple[Site, ...] = ()
-    opened: tuple[Site, ...] = ()
-    both: tuple[Site, ...] = ()
-    receivers: tuple[Site, ...] = ()
-    logs: tuple[Site, ...] = ()
-    writers: tuple[Site, ...] = ()
-    disabled: tuple[Site, ...] = ()
     bars: tuple[Site, ...] = ()
-    streams: tuple[Site, ...] = ()
-    metrics: tuple[Site, ...] = ()
-    shown: tuple[Site, ...] = ()
-    alone: tuple[Site, ...] = ()
-    told: tuple[tuple[Site, str], ...] = ()
-    contexts: tuple[Site, ...] = ()
-    indexed: tuple[tuple[Site, str], ...] = ()
-    hiding: tuple[Site, ...] = ()
-    unseeded: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     decisions: tuple[Site, ...] = ()
-    owner: Site | None = None
-    unwraps: tuple[Site, ...] = ()
-    loggers: tuple[str, ...] = ()
+    by_shares: Parallel | None = None
     hazard: Hazard | None = None
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import copy
+from itertools import repeat
 
+from turbofix.dataflow.facts import Frame
 from turbofix.dataflow.questions import Analysis
 from turbofix.domain.trace import Event
 from turbofix.domain.values import Instance, Made, Opaque
@@ -20,6 +22,7 @@ from turbofix.training.model import Model, Step
 from turbofix.training.models.idle import LEARNING
 from turbofix.training.objects import Layers, layers_of, method_calls, models_in, outermost
 from turbofix.training.parallel.wrapping import NotWrapped, is_normed, trains
+from turbofix.training.script import is_guard
 from turbofix.training.steps.discarded import is_updated_by
 from turbofix.training.steps.regions import surely_no_grad
 
@@ -29,6 +32,9 @@ _OF_DATA = frozenset(("__getitem__", "__getitems__", "__call__"))
 """What makes a sample."""
 _OF_TENSORS = frozenset(("size", "dim", "numel", "view", "reshape"))
 """What nobody calls a model's method."""
+_MOVES = frozenset(("to", "cuda", "float", "half"))
+_ONE = regex(r"(\.unsqueeze\((dim=)?0\)|\[None(, \.\.\.)?\]|torch\.unsqueeze\(\w+, (dim=)?0\))(\.\w+\([^()]*\))*$")
+"""How a sample becomes a batch."""
 _OWN_CALL = regex(r"\bself\.(\w+)\(")
 _GRADIENTS = regex(
     r"autograd\.grad\([^\n]*parameters\(\)|torch\.func\.\w+|functional_call|import higher\b|\bjacrev\(|\bvmap\("
@@ -77,12 +83,14 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
         beside = surely_no_grad(event) and set(known) <= made and all(map(_learns, known.values()))
         itself = isinstance(event.node, ast.Call) and dotted(event.node.func) == "self"  # it makes one after another
         of_data = any(getattr(each.scope, "name", "") in _OF_DATA for each in facts.frames(event))
+        aside = any(map(_is_aside, repeat(analysis), facts.frames(event)))
         idle = event in dead and all(map(_learns, known.values()))
         if (
             not known
             or id(event.node) in inside
             or itself
-            or (beside and of_data)
+            or aside
+            or (beside and (of_data or _is_one(analysis, event)))
             or not (beside or idle or set(known) <= set(trained))
         ):
             continue
@@ -95,6 +103,24 @@ def shared_calls(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Ste
         if called is not None:
             found[called[0]] = called[1]
     return tuple(sorted(found))
+
+
+def _is_aside(analysis: Analysis, frame: Frame) -> bool:
+    """Whether code runs only where a file is started that the script imports."""
+    above = analysis.facts.places.ancestors(frame.anchor, frame.module)
+    return frame.module is not analysis.execution.entry and any(map(is_guard, above))
+
+
+def _is_one(analysis: Analysis, event: Event) -> bool:
+    """Whether what a model is called with is a batch of one, made of a sample."""
+    given = event.node.args[0] if isinstance(event.node, ast.Call) and event.node.args else None
+    while isinstance(given, ast.Call) and getattr(given.func, "attr", "") in _MOVES:
+        given = given.func.value  # type: ignore[attr-defined]
+    if isinstance(given, ast.Name):
+        owner = analysis.facts.bindings.owner(given.id, given, event.module)
+        writes = [each for each in analysis.facts.bindings.writes(owner, given.id) if isinstance(each, ast.Assign)]
+        return len(writes) == 1 and _ONE.search(ast.unparse(writes[0].value)) is not None
+    return given is not None and _ONE.search(ast.unparse(given)) is not None
 
 
 def _called(analysis: Analysis, event: Event, loop: ast.AST | None) -> tuple[Site, str] | None:

@@ -68,7 +68,8 @@ def beside(analysis: Analysis, plan: Parallel) -> Beside:
             setup = analysis.facts.places.site(following[0], entry)
     known = {name for module in modules for name in _words(module)}
     for number in itertools.count(1):
-        name = "ranks" if number == 1 else f"ranks_{number}"
+        name = "workers" if plan.shared else "ranks"
+        name += f"_{number}" if number > 1 else ""
         path = home / f"{name}.py"
         there = analysis.execution.read(path)
         ours = there is not None and there.startswith(FIRST_LINE)

@@ -151,12 +151,6 @@ def _differentiated_again(analysis: Analysis) -> set[Site]:
     return {each for each in sites if each is not None}
 
 
-def differentiates(analysis: Analysis) -> bool:
-    """Whether a program goes backward through gradients."""
-    spoken = any("create_graph=True" in module.text for module in analysis.execution.modules.values())
-    return spoken or bool(_differentiated_again(analysis))
-
-
 def _wrapped(analysis: Analysis, model: Model, calls: list[_Use]) -> Iterator[Wrapped]:
     """A model, wrapped in front of each loop that no other one's wrapping comes before."""
     places = analysis.facts.places

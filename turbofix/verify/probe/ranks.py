@@ -44,7 +44,7 @@ class _Rank:
 
     def __init__(self, number: int, pid: int, hears: int, asks: int, order: dict[str, Any]) -> None:
         self.number, self.pid, self._hears, self._asks, self._order = number, pid, hears, asks, order
-        self.done = self.moved = False
+        self.done = self.moved = self.trains = False
         self.status: int | None = None
         self.where: dict[str, Any] = {"line": None, "steps": 0}
 
@@ -53,7 +53,7 @@ class _Rank:
         while select.select([self._hears], [], [], 0)[0] and (said := os.read(self._hears, 1 << 16)):
             for line in said.decode().splitlines():
                 self.done = self.done or line == "done"
-                self.moved = True
+                self.moved = self.trains = True
                 if line.startswith("{"):
                     self.where = json.loads(line)
         if self.status is None:
@@ -65,7 +65,8 @@ class _Rank:
 
     @property
     def dead(self) -> bool:
-        return self.status is not None and not self.done
+        served = self.status == 0 and not self.trains
+        return self.status is not None and not self.done and not served
 
     def ask_where(self) -> None:
         with contextlib.suppress(OSError):
@@ -107,11 +108,13 @@ def run_all(order: dict[str, Any], say: Callable[[dict[str, Any]], None], run: R
         one.look()
     processes.kill_descendants(os.getpid())
     del store
+    if ranks[0].done and not any(one.trains or one.dead for one in ranks[1:]):
+        del ranks[1:]  # they compute for the first one, which alone runs the script
     dead = sorted((one for one in ranks if one.dead), key=_Rank.died_at)
     if dead and dead[0].number:
         sys.stderr.write(dead[0].last_words())
     logs = [one.log() for one in ranks]
-    if len(ranks) > 1:
+    if order["processes"] > 1:
         _write(order["log"], _of_all(ranks, logs, dead[0] if dead else None, stuck))
     elif logs[0]:
         os.replace(f"{order['log']}.0", order["log"])
@@ -251,7 +254,7 @@ def _wait(ranks: Sequence[_Rank], seconds: float) -> str | None:
     while True:
         for one in ranks:
             one.look()
-        if all(one.done for one in ranks):
+        if ranks[0].done and all(one.done or not one.trains for one in ranks):
             return None
         if any(one.dead for one in ranks):
             time.sleep(SETTLING)
